@@ -64,6 +64,7 @@ var backendAliases = map[string]string{
 // Errors are [CodeInvalidSpec] with the field in Op ("spec limits.memory") and,
 // for what is valid but not built, [CodeUnsupported]. The caller gives the plan its ID.
 func Compile(s Spec) (*Plan, error) {
+	s = cloneSpec(s)
 	for _, check := range []func(*Spec) *Error{
 		checkNames, checkEnv, checkPaths, checkMounts, checkTimes, checkIsolation, checkLimitsOfSpec, checkPool, checkSupport,
 	} {
@@ -79,20 +80,35 @@ func Compile(s Spec) (*Plan, error) {
 	return p, nil
 }
 
-// withDefaults returns a deep copy of a valid spec with every default filled in.
-func withDefaults(s Spec) Spec {
+// cloneSpec copies everything but Policy, which no compiled spec has.
+func cloneSpec(s Spec) Spec {
 	s.Env = maps.Clone(s.Env)
 	s.Labels = maps.Clone(s.Labels)
 	s.Isolation.Layers = maps.Clone(s.Isolation.Layers)
 	s.Mounts = slices.Clone(s.Mounts)
-	for i := range s.Mounts {
-		ro := s.Mounts[i].ReadOnly == nil || *s.Mounts[i].ReadOnly
-		s.Mounts[i].ReadOnly = &ro
+	for i, m := range s.Mounts {
+		if m.ReadOnly != nil {
+			ro := *m.ReadOnly
+			s.Mounts[i].ReadOnly = &ro
+		}
 	}
 	if s.Pool != nil {
 		p := *s.Pool
-		setDefault(&p.MaxIdle, defaultMaxIdle)
 		s.Pool = &p
+	}
+	return s
+}
+
+// withDefaults fills in every default of a valid spec that is the caller's own copy.
+func withDefaults(s Spec) Spec {
+	for i := range s.Mounts {
+		if s.Mounts[i].ReadOnly == nil {
+			ro := true
+			s.Mounts[i].ReadOnly = &ro
+		}
+	}
+	if s.Pool != nil {
+		setDefault(&s.Pool.MaxIdle, defaultMaxIdle)
 	}
 	if a, ok := backendAliases[s.Backend]; ok {
 		s.Backend = a
