@@ -461,7 +461,7 @@ func (d *decoder) valueAt(path string, n *yaml.Node, v reflect.Value, depth int)
 		}
 		for i, c := range n.Content {
 			e := reflect.New(v.Type().Elem()).Elem()
-			if err := d.valueAt(fmt.Sprintf("%s[%d]", path, i), c, e, depth+1); err != nil {
+			if err := d.valueAt(child(path, fmt.Sprintf("[%d]", i)), c, e, depth+1); err != nil {
 				return err
 			}
 			v.Set(reflect.Append(v, e))
@@ -569,6 +569,19 @@ func (d *decoder) quantity(path string, n *yaml.Node, v reflect.Value) error {
 	return nil
 }
 
+// child is the path of a part. It stays short, because every node below a long
+// key would repeat it.
+func child(path, suffix string) string {
+	const enough = 256
+	switch {
+	case len(path)+len(suffix) <= enough:
+		return strings.TrimPrefix(path+suffix, ".")
+	case len(path) > enough || strings.HasSuffix(path, "..."):
+		return path
+	}
+	return strings.TrimPrefix(path+"...", ".")
+}
+
 // pairs calls f for each pair of a mapping, with the path of the value.
 func (d *decoder) pairs(path string, n *yaml.Node, f func(key, at string, c *yaml.Node) error) error {
 	seen := make(map[string]int, len(n.Content)/2)
@@ -583,10 +596,7 @@ func (d *decoder) pairs(path string, n *yaml.Node, f func(key, at string, c *yam
 		if k.Value == "<<" && k.Style == 0 {
 			return d.fail(path, k, "merge keys are not allowed", "write the values out")
 		}
-		at := k.Value
-		if path != "" {
-			at = path + "." + k.Value
-		}
+		at := child(path, "."+k.Value)
 		if line, twice := seen[k.Value]; twice {
 			return d.fail(shorten(at), k, fmt.Sprintf("is written twice, first on line %d", line), "keep one of them")
 		}
@@ -623,11 +633,7 @@ func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value, depth in
 	}
 	for _, f := range fields {
 		if f.required && !seen[f.name] {
-			at := f.name
-			if path != "" {
-				at = path + "." + f.name
-			}
-			return d.fail(at, n, "is missing", "")
+			return d.fail(child(path, "."+f.name), n, "is missing", "")
 		}
 	}
 	return nil
@@ -672,7 +678,7 @@ func (d *decoder) any(path string, n *yaml.Node, depth int) (any, error) {
 		l := make([]any, len(n.Content))
 		for i, c := range n.Content {
 			var err error
-			if l[i], err = d.any(fmt.Sprintf("%s[%d]", path, i), c, depth+1); err != nil {
+			if l[i], err = d.any(child(path, fmt.Sprintf("[%d]", i)), c, depth+1); err != nil {
 				return nil, err
 			}
 		}

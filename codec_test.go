@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -351,6 +352,26 @@ func TestCompiledSpecRoundTrips(t *testing.T) {
 	}
 	if diff := cmp.Diff(*p, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A long key must not be repeated for each of the many nodes below it.
+func TestParseSpecMemoryIsBounded(t *testing.T) {
+	key := strings.Repeat("k", 400_000)
+	for name, in := range map[string]string{
+		"JSON": `{"policy": {"` + key + `": [` + strings.Repeat("1,", 150_000) + `1]}}`,
+		"env":  `{"env": {"` + key + `": ` + strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := ParseSpec([]byte(in), "job")
+		runtime.ReadMemStats(&after)
+		if name == "env" && (err == nil || len(err.Error()) > 1000) {
+			t.Errorf("%s: got an error of %d bytes", name, len(fmt.Sprint(err)))
+		}
+		if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 512 {
+			t.Errorf("%s: %d bytes of input made %d MiB of garbage", name, len(in), mib)
+		}
 	}
 }
 

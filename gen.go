@@ -1,0 +1,3 @@
+package belljar
+
+//go:generate go run ./internal/gen
