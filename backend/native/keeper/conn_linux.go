@@ -1,0 +1,210 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is the supervisor's end of a control socket.
+type Conn struct {
+	f  *os.File
+	rc syscall.RawConn
+
+	mu sync.Mutex // serializes senders
+}
+
+// Pair makes a control socket: the supervisor's end and a descriptor to hand over.
+func Pair() (*Conn, int, error) {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, -1, fmt.Errorf("socketpair: %w", err)
+	}
+	c, err := NewConn(p[0])
+	if err != nil {
+		unix.Close(p[1])
+		return nil, -1, err
+	}
+	return c, p[1], nil
+}
+
+// NewConn takes over a connected SOCK_SEQPACKET descriptor.
+func NewConn(fd int) (*Conn, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "keeper")
+	rc, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &Conn{f: f, rc: rc}, nil
+}
+
+// Close ends the connection; a blocked Recv returns.
+func (c *Conn) Close() error { return c.f.Close() }
+
+// Send sends one message with its descriptors, which stay open here.
+func (c *Conn) Send(m *Msg) error {
+	b := m.Bytes()
+	if len(b) > MaxMsg || len(m.FDs) > MaxFDs {
+		return fmt.Errorf("keeper: message of %d bytes and %d descriptors is too large", len(b), len(m.FDs))
+	}
+	var oob []byte
+	if len(m.FDs) > 0 {
+		oob = unix.UnixRights(m.FDs...)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var err error
+	werr := c.rc.Write(func(fd uintptr) bool {
+		for {
+			_, err = unix.SendmsgN(int(fd), b, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+			if err != unix.EINTR {
+				break
+			}
+		}
+		return err != unix.EAGAIN
+	})
+	if werr != nil {
+		return werr
+	}
+	return err
+}
+
+// Recv receives one message into buf. The body is part of buf. It returns io.EOF
+// when the other side is gone.
+func (c *Conn) Recv(buf []byte) (h Hdr, body []byte, fds []int, err error) {
+	var oobArr [256]byte
+	var n, oobn, flags int
+	rerr := c.rc.Read(func(fd uintptr) bool {
+		for {
+			n, oobn, flags, _, err = unix.Recvmsg(int(fd), buf, oobArr[:], unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+			if err != unix.EINTR {
+				break
+			}
+		}
+		return err != unix.EAGAIN
+	})
+	if rerr != nil {
+		if errors.Is(rerr, os.ErrClosed) {
+			rerr = io.EOF
+		}
+		return h, nil, nil, rerr
+	}
+	if err == unix.ECONNRESET {
+		err = nil
+		n = 0
+	}
+	if err != nil {
+		return h, nil, nil, err
+	}
+	if oobn > 0 {
+		if scms, e := unix.ParseSocketControlMessage(oobArr[:oobn]); e == nil {
+			for i := range scms {
+				if got, e := unix.ParseUnixRights(&scms[i]); e == nil {
+					fds = append(fds, got...)
+				}
+			}
+		}
+	}
+	if n == 0 {
+		closeAll(fds)
+		return h, nil, nil, io.EOF
+	}
+	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		closeAll(fds)
+		return h, nil, nil, ErrProtocol
+	}
+	h, body, err = ParseHdr(buf[:n])
+	if err != nil {
+		closeAll(fds)
+		fds = nil
+	}
+	return h, body, fds, err
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// Program is the keeper in a sealed memory file, ready to be executed.
+func Program() (*os.File, error) {
+	if len(ELF) == 0 {
+		return nil, errors.New("keeper: no program for this architecture")
+	}
+	fd, err := unix.MemfdCreate("belljar-keeper", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|mfdExec)
+	if err == unix.EINVAL { // MFD_EXEC is Linux 6.3
+		fd, err = unix.MemfdCreate("belljar-keeper", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "keeper")
+	if _, err := f.Write(ELF); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("write keeper: %w", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("seal keeper: %w", err)
+	}
+	return f, nil
+}
+
+const mfdExec = 0x10
+
+// Nursery is a started keeper program in its first role.
+type Nursery struct {
+	*Conn
+	proc *os.Process
+}
+
+// StartNursery executes the keeper. It ends when the connection is closed.
+func StartNursery() (*Nursery, error) {
+	prog, err := Program()
+	if err != nil {
+		return nil, err
+	}
+	defer prog.Close()
+	c, fd, err := Pair()
+	if err != nil {
+		return nil, err
+	}
+	peer := os.NewFile(uintptr(fd), "peer")
+	defer peer.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	defer null.Close()
+	p, err := os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", prog.Fd()), []string{"belljar-keeper"}, &os.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, peer},
+	})
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("start keeper: %w", err)
+	}
+	return &Nursery{Conn: c, proc: p}, nil
+}
+
+// Pid is the nursery's process id.
+func (n *Nursery) Pid() int { return n.proc.Pid }
+
+// Close ends the nursery and waits for it: with it every keeper that may not
+// outlive its supervisor, and the groups it was told to remove.
+func (n *Nursery) Close() error {
+	err := n.Conn.Close()
+	_, werr := n.proc.Wait()
+	return errors.Join(err, werr)
+}

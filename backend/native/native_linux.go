@@ -1,0 +1,444 @@
+package native
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"belljar"
+	"belljar/backend/native/keeper"
+	"belljar/internal/linux/cgroup"
+	"belljar/internal/linux/landlock"
+	"belljar/internal/linux/seccomp"
+
+	"golang.org/x/sys/unix"
+)
+
+// Backend makes sandboxes on this host. It is safe for concurrent use.
+type Backend struct {
+	cfg  Config
+	root bool // effective uid 0 with CAP_SYS_ADMIN
+
+	mu        sync.Mutex // guards what follows
+	nursery   *keeper.Nursery
+	pending   chan struct{} // serializes requests to the nursery
+	cg        *cgroup.Root
+	cgErr     error
+	templates map[string]*template
+	tenants   map[string]uint32
+	live      map[*instance]struct{}
+	closed    bool
+
+	filterMu sync.Mutex // guards filters
+	filters  map[seccomp.Profile]*seccomp.Program
+}
+
+type template struct {
+	id   uint32
+	used int // sandboxes being made from it
+	last time.Time
+}
+
+// New returns the backend. Nothing is started until it is needed.
+func New(c Config) *Backend {
+	if c.IDBase == 0 {
+		c.IDBase = 0x40000000
+	}
+	if c.Tag == "" {
+		var b [6]byte
+		_, _ = rand.Read(b[:]) // never fails since Go 1.24
+		c.Tag = hex.EncodeToString(b[:])
+	}
+	return &Backend{
+		cfg: c, root: os.Geteuid() == 0 && hasSysAdmin(), templates: map[string]*template{}, tenants: map[string]uint32{},
+		live: map[*instance]struct{}{}, filters: map[seccomp.Profile]*seccomp.Program{},
+	}
+}
+
+var _ belljar.Backend = (*Backend)(nil)
+
+func hasSysAdmin() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return false
+	}
+	return data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+// Name is "native".
+func (b *Backend) Name() string { return "native" }
+
+// Rootless reports whether this process has to make do without privileges.
+func (b *Backend) Rootless() bool { return !b.root }
+
+// start brings the nursery up; b.mu is held.
+func (b *Backend) start() error {
+	if b.closed {
+		return &belljar.Error{Code: belljar.CodeUnavailable, Op: "native", Message: "the backend is closed"}
+	}
+	if b.nursery != nil {
+		return nil
+	}
+	n, err := keeper.StartNursery()
+	if err != nil {
+		return &belljar.Error{
+			Code: belljar.CodeIsolationUnavailable, Op: "native", Message: err.Error(), Err: err,
+			Hint: "memfd_create and execution from it must be allowed (sysctl vm.memfd_noexec=0)",
+		}
+	}
+	m := keeper.NewMsg(keeper.MInit, 1)
+	var flags uint32
+	if !b.root {
+		flags = keeper.InitRootless
+	}
+	m.U32(flags, uint32(os.Geteuid()), uint32(os.Getegid()), userID)
+	if _, err := b.call(n, m); err != nil {
+		n.Close()
+		return userNSError(err)
+	}
+	b.nursery = n
+	return nil
+}
+
+// userNSError explains the commonest refusal of all.
+func userNSError(err error) error {
+	e := &belljar.Error{Code: belljar.CodeIsolationUnavailable, Op: "native", Message: err.Error(), Err: err}
+	var f *StepError
+	if errors.As(err, &f) && (f.Step == keeper.StepUnshareUser || f.Step == keeper.StepUnshareUser+1 || f.Step == keeper.StepUnshareUser+2) {
+		e.Message = "layer user: unprivileged user namespaces are not allowed here: " + err.Error()
+		switch {
+		case readProc("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+			e.Hint = "AppArmor restricts them: install the profile of deploy/apparmor, or run as root"
+		case readProc("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+			e.Hint = "sysctl kernel.unprivileged_userns_clone=1, or run as root"
+		case readProc("/proc/sys/user/max_user_namespaces") == "0":
+			e.Hint = "sysctl user.max_user_namespaces=10000, or run as root"
+		default:
+			e.Hint = "run as root, or allow user namespaces for this user (inside a container: its seccomp profile must allow unshare)"
+		}
+	}
+	return e
+}
+
+func readProc(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// StepError is a step of the keeper that failed.
+type StepError struct {
+	Step  keeper.Step
+	Errno unix.Errno
+	Arg   uint32
+}
+
+func (e *StepError) Error() string { return e.Step.String() + ": " + e.Errno.Error() }
+
+// Unwrap returns the errno.
+func (e *StepError) Unwrap() error { return e.Errno }
+
+// call sends a request to the nursery and waits for its answer.
+func (b *Backend) call(n *keeper.Nursery, m *keeper.Msg) (uint32, error) {
+	if err := n.Send(m); err != nil {
+		return 0, fmt.Errorf("keeper: %w", err)
+	}
+	buf := make([]byte, 4096)
+	h, body, fds, err := n.Recv(buf)
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("keeper: %w", err)
+	}
+	switch h.Type {
+	case keeper.MOK:
+		return keeper.ParseOK(body)
+	case keeper.MFail:
+		f, err := keeper.ParseFail(body)
+		if err != nil {
+			return 0, err
+		}
+		return 0, &StepError{f.Step, unix.Errno(f.Errno), f.Arg}
+	}
+	return 0, keeper.ErrProtocol
+}
+
+// cgroups opens the runtime's top groups; b.mu is held.
+func (b *Backend) cgroups() (*cgroup.Root, error) {
+	if b.cg != nil || b.cgErr != nil {
+		return b.cg, b.cgErr
+	}
+	r, err := cgroup.Open(cgroup.Config{Parent: b.cfg.CgroupParent, Tag: b.cfg.Tag})
+	if err != nil {
+		b.cgErr = err
+		return nil, err
+	}
+	// A supervisor that is killed cannot remove its groups: the nursery does.
+	m := keeper.NewMsg(keeper.MTops, 2)
+	for _, top := range r.Tops() {
+		fd, err := unix.Open(filepath.Dir(top), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+		defer unix.Close(fd)
+		m.FDs = append(m.FDs, fd)
+		m.Str(filepath.Base(top))
+	}
+	if _, err := b.call(b.nursery, m); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	b.cg = r
+	return r, nil
+}
+
+// template returns the id of a root with these operations; b.mu is held.
+func (b *Backend) template(t *tree) (*template, error) {
+	key := t.key()
+	if x := b.templates[key]; x != nil {
+		x.last = time.Now()
+		return x, nil
+	}
+	id := uint32(len(b.templates))
+	if len(b.templates) >= 200 {
+		var oldKey string
+		var old *template
+		for k, x := range b.templates {
+			if x.used == 0 && (old == nil || x.last.Before(old.last)) {
+				oldKey, old = k, x
+			}
+		}
+		if old == nil {
+			return nil, &belljar.Error{Code: belljar.CodeUnavailable, Op: "create", Message: "200 different roots are in use at once"}
+		}
+		m := keeper.NewMsg(keeper.MForget, 3).U32(old.id, 0)
+		if err := b.nursery.Send(m); err != nil {
+			return nil, err
+		}
+		delete(b.templates, oldKey)
+		id = old.id
+	}
+	m := keeper.NewMsg(keeper.MTemplate, 4).U32(id, uint32(len(t.ops))).Ops(t.ops...)
+	if _, err := b.call(b.nursery, m); err != nil {
+		var f *StepError
+		if errors.As(err, &f) && int(f.Arg) < len(t.ops) {
+			return nil, fmt.Errorf("template %s: %w", t.ops[f.Arg].A, err)
+		}
+		return nil, err
+	}
+	x := &template{id: id, last: time.Now()}
+	b.templates[key] = x
+	return x, nil
+}
+
+// idBase gives a tenant its own range of host ids; b.mu is held.
+func (b *Backend) idBase(tenant string) uint32 {
+	if base, ok := b.tenants[tenant]; ok {
+		return base
+	}
+	taken := map[uint32]bool{}
+	for _, v := range b.tenants {
+		taken[v] = true
+	}
+	sum := sha256.Sum256([]byte(tenant))
+	// The same tenant gets the same range in every run, as far as its neighbours let it.
+	for n := binary.LittleEndian.Uint32(sum[:]) & 0x1fff; ; n = (n + 1) & 0x1fff {
+		base := b.cfg.IDBase + n<<16
+		if !taken[base] {
+			b.tenants[tenant] = base
+			return base
+		}
+	}
+}
+
+func (b *Backend) filter(p seccomp.Profile) (*seccomp.Program, error) {
+	b.filterMu.Lock()
+	defer b.filterMu.Unlock()
+	if f := b.filters[p]; f != nil {
+		return f, nil
+	}
+	arch, err := seccomp.Native()
+	if err != nil {
+		return nil, err
+	}
+	f, err := seccomp.Compile(p, arch)
+	if err != nil {
+		return nil, err
+	}
+	b.filters[p] = f
+	return f, nil
+}
+
+// Close ends every sandbox that may not outlive the backend, and the nursery.
+func (b *Backend) Close(ctx context.Context) error {
+	b.mu.Lock()
+	b.closed = true
+	var live []*instance
+	for in := range b.live {
+		live = append(live, in)
+	}
+	b.mu.Unlock()
+	var errs []error
+	for _, in := range live {
+		if in.plan.Persist {
+			in.detach()
+		} else {
+			errs = append(errs, in.Close(ctx))
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cg != nil {
+		errs = append(errs, b.cg.Close())
+		b.cg = nil
+		b.cgErr = errors.New("the backend is closed")
+	}
+	if b.nursery != nil {
+		errs = append(errs, b.nursery.Close())
+		b.nursery = nil
+	}
+	return errors.Join(errs...)
+}
+
+// missing is the refusal of a layer.
+func missing(l belljar.Layer, reason, remedy string) *belljar.Error {
+	return &belljar.Error{
+		Code: belljar.CodeIsolationUnavailable, Op: "create", Message: fmt.Sprintf("layer %s is required and unavailable: %s", l, reason), Hint: remedy,
+	}
+}
+
+// choice is what is applied of each layer.
+type choice struct {
+	on     map[belljar.Layer]bool
+	report map[belljar.Layer]belljar.LayerReport
+}
+
+// choose weighs what the plan wants against what the host has.
+func (b *Backend) choose(p *belljar.Plan) (*choice, error) {
+	c := &choice{on: map[belljar.Layer]bool{}, report: map[belljar.Layer]belljar.LayerReport{}}
+	for _, a := range b.layers() {
+		switch want := p.Wants[a.Layer]; {
+		case want == belljar.Off:
+			c.report[a.Layer] = belljar.LayerReport{Layer: a.Layer, Status: belljar.LayerOff, Reason: "switched off in the spec", Source: "supervisor"}
+		case a.Status == belljar.LayerApplied:
+			c.on[a.Layer] = true
+		case want == belljar.Require:
+			return nil, missing(a.Layer, a.Reason, a.Detail)
+		default:
+			c.report[a.Layer] = belljar.LayerReport{Layer: a.Layer, Status: belljar.LayerUnavailable, Reason: a.Reason, Source: "supervisor"}
+		}
+	}
+	if !c.on[belljar.LayerMount] && c.on[belljar.LayerRootfs] {
+		return nil, &belljar.Error{
+			Code: belljar.CodeUnsupported, Op: "create", Message: "layer mount cannot be off while rootfs is on", Hint: "set isolation.layers.rootfs: off too",
+		}
+	}
+	if !c.on[belljar.LayerMount] {
+		return nil, &belljar.Error{Code: belljar.CodeUnsupported, Op: "create", Message: "the native backend always uses a mount namespace", Hint: "remove isolation.layers.mount"}
+	}
+	if !b.root && !c.on[belljar.LayerUser] {
+		return nil, &belljar.Error{Code: belljar.CodeUnsupported, Op: "create", Message: "without privileges everything rests on the user namespace", Hint: "remove isolation.layers.user, or run as root"}
+	}
+	return c, nil
+}
+
+// layers says which layers this host has. Status applied = available; Detail of an
+// unavailable one is the remedy. b.mu is held.
+func (b *Backend) layers() []belljar.LayerReport {
+	out := make([]belljar.LayerReport, 0, len(belljar.Layers))
+	add := func(l belljar.Layer, err error, remedy string) {
+		r := belljar.LayerReport{Layer: l, Status: belljar.LayerApplied, Source: "supervisor"}
+		if err != nil {
+			r.Status, r.Reason, r.Detail = belljar.LayerUnavailable, err.Error(), remedy
+		}
+		out = append(out, r)
+	}
+	for _, l := range belljar.Layers {
+		switch l {
+		case belljar.LayerUser, belljar.LayerMount, belljar.LayerPid, belljar.LayerNet, belljar.LayerIPC, belljar.LayerUTS, belljar.LayerCgroupNS:
+			_, err := os.Stat("/proc/self/ns/" + nsFile[l])
+			add(l, err, "a kernel with this namespace (CONFIG_"+nsConfig[l]+")")
+		case belljar.LayerSeccomp:
+			add(l, seccomp.Supported(), "a kernel with CONFIG_SECCOMP_FILTER")
+		case belljar.LayerLandlock:
+			add(l, landlock.Supported(), "Linux 5.13 or later with landlock in the lsm= list")
+		case belljar.LayerCgroup:
+			var err error
+			if b.nursery != nil {
+				_, err = b.cgroups()
+			} else {
+				err = cgroup.Supported()
+			}
+			var u *cgroup.UnsupportedError
+			remedy := "run as root, or in a delegated subtree: systemd-run --user --scope -p Delegate=yes"
+			if errors.As(err, &u) {
+				remedy = u.Needs
+			}
+			add(l, err, remedy)
+		default:
+			add(l, nil, "")
+		}
+	}
+	return out
+}
+
+var nsFile = map[belljar.Layer]string{
+	belljar.LayerUser: "user", belljar.LayerMount: "mnt", belljar.LayerPid: "pid", belljar.LayerNet: "net",
+	belljar.LayerIPC: "ipc", belljar.LayerUTS: "uts", belljar.LayerCgroupNS: "cgroup",
+}
+
+var nsConfig = map[belljar.Layer]string{
+	belljar.LayerUser: "USER_NS", belljar.LayerMount: "NAMESPACES", belljar.LayerPid: "PID_NS", belljar.LayerNet: "NET_NS",
+	belljar.LayerIPC: "IPC_NS", belljar.LayerUTS: "UTS_NS", belljar.LayerCgroupNS: "CGROUPS",
+}
+
+var nsFlag = map[belljar.Layer]uint32{
+	belljar.LayerUser: unix.CLONE_NEWUSER, belljar.LayerMount: unix.CLONE_NEWNS, belljar.LayerPid: unix.CLONE_NEWPID, belljar.LayerNet: unix.CLONE_NEWNET,
+	belljar.LayerIPC: unix.CLONE_NEWIPC, belljar.LayerUTS: unix.CLONE_NEWUTS, belljar.LayerCgroupNS: unix.CLONE_NEWCGROUP,
+}
+
+// Probe says which layers this host has.
+func (b *Backend) Probe(ctx context.Context) (belljar.Probe, error) {
+	if err := ctx.Err(); err != nil {
+		return belljar.Probe{}, err
+	}
+	var u unix.Utsname
+	_ = unix.Uname(&u) // cannot fail with a valid pointer
+	p := belljar.Probe{Backend: b.Name(), Host: unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + runtime.GOARCH}
+	b.mu.Lock()
+	err := b.start()
+	p.Layers = b.layers()
+	b.mu.Unlock()
+	if err != nil {
+		var e *belljar.Error
+		errors.As(err, &e)
+		for i := range p.Layers {
+			switch p.Layers[i].Layer {
+			case belljar.LayerUser, belljar.LayerMount, belljar.LayerRootfs:
+				p.Layers[i].Status, p.Layers[i].Reason, p.Layers[i].Detail = belljar.LayerUnavailable, e.Message, e.Hint
+			}
+		}
+	}
+	for _, name := range belljar.CapabilityNames {
+		c := belljar.Capability{Name: name, Support: belljar.Unknown, Reason: "not attacked in this boot yet: run belljar doctor"}
+		switch name {
+		case "egressPolicy", "checkpoint", "fork", "ports", "remoteExecution":
+			c.Support, c.Reason = belljar.Unsupported, "not built"
+		}
+		p.Capabilities = append(p.Capabilities, c)
+	}
+	return p, nil
+}

@@ -1,0 +1,250 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"belljar"
+	"belljar/backend/native/keeper"
+	"belljar/internal/linux/cgroup"
+
+	"golang.org/x/sys/unix"
+)
+
+// task is one execution.
+type task struct {
+	in     *instance
+	id     uint64
+	set    *cgroup.Set
+	report *belljar.Report
+	start  time.Time
+	budget time.Duration // CPU time, 0 = none
+	cores  float64       // how fast it can be spent
+
+	done   chan struct{} // closed when exited, fail or lost is set
+	exited keeper.Exited
+	fail   *StepError
+	lost   bool
+
+	spent atomic.Bool // the CPU budget ended it
+	oom   atomic.Bool // a memory limit ended it
+
+	mu    sync.Mutex // guards timer
+	timer *time.Timer
+
+	once sync.Once // makes exit
+	exit belljar.Exit
+}
+
+// abort gives back what a task that was never started holds.
+func (t *task) abort(err error) error {
+	if t.set != nil {
+		err = errors.Join(err, t.in.group.Release(t.set))
+	}
+	return err
+}
+
+// Wait returns once the whole tree is gone.
+func (t *task) Wait(ctx context.Context) (belljar.Exit, error) {
+	select {
+	case <-t.done:
+	default:
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return belljar.Exit{}, ctx.Err()
+		}
+	}
+	t.once.Do(t.collect)
+	if t.lost {
+		t.in.mu.Lock()
+		defer t.in.mu.Unlock()
+		return t.exit, t.in.goneErr()
+	}
+	return t.exit, nil
+}
+
+// collect reads what the kernel counted and gives the set back.
+func (t *task) collect() {
+	t.mu.Lock()
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.mu.Unlock()
+	x := &t.exited
+	e := &t.exit
+	e.Code = -1
+	e.StartedAt, e.ExitedAt, e.ReapedAt = t.in.clock.at(x.Started), t.in.clock.at(x.Exited), t.in.clock.at(x.Reaped)
+	e.Report = *t.report
+	if t.fail != nil {
+		e.ExecErr = execError(t.fail.Step, t.fail.Errno)
+		e.StartedAt = t.start
+	}
+	if t.lost {
+		e.StartedAt = t.start
+		return
+	}
+	ws := syscall.WaitStatus(x.Status)
+	switch {
+	case x.Step != 0:
+		e.ExecErr = execError(x.Step, unix.Errno(x.Errno))
+	case t.fail != nil:
+	case ws.Exited():
+		e.Code = ws.ExitStatus()
+	case ws.Signaled():
+		e.Signal = ws.Signal()
+	}
+	e.TimedOut = x.Flags&keeper.ExfTimeout != 0
+	e.CPUSpent = t.spent.Load()
+	if t.set != nil {
+		if x.Flags&keeper.ExfBurned != 0 {
+			t.set.MarkKilled()
+		}
+		if u, err := t.set.Usage(); err == nil {
+			e.Usage = usageOf(u)
+		}
+		if killed, err := t.set.OOMKilled(); err == nil {
+			e.OOM = killed || t.oom.Load()
+		}
+		if e.Code != 0 {
+			e.PidsHit, _ = t.set.PidsHit()
+		}
+	} else if t.fail == nil {
+		user, system := float64(x.UTime)/1e3, float64(x.STime)/1e3
+		cpu := user + system
+		e.Usage = belljar.Usage{CPUTimeMs: &cpu, UserMs: &user, SystemMs: &system}
+	}
+	if e.Code != 0 && e.ExecErr == nil {
+		e.DiskFull = t.in.diskFull()
+	}
+	if x.Flags&keeper.ExfStuck != 0 {
+		e.Unkillable = 1
+	}
+	if t.set != nil {
+		if err := t.in.group.Release(t.set); err != nil {
+			// Something in it is still there: the set stays out of use until the sandbox ends.
+			e.Unkillable = max(e.Unkillable, 1)
+		}
+	}
+}
+
+// execError explains why a program was never executed.
+func execError(step keeper.Step, errno unix.Errno) *belljar.Error {
+	e := &belljar.Error{
+		Code: belljar.CodeExecFailed, Op: "exec: " + step.String(), Message: errno.Error(), Err: errno, Recoverable: true,
+	}
+	switch {
+	case step == keeper.StepExec && errno == unix.ENOENT:
+		e.Message, e.Hint = "no such program inside the sandbox", "programs come from /usr of the host, or from the image; mount others with mounts"
+	case step == keeper.StepExec && errno == unix.EACCES:
+		e.Message, e.Hint = "not executable", "chmod +x, and a path that the sandbox's user can reach"
+	case step == keeper.StepExec && errno == unix.ENOEXEC:
+		e.Message, e.Hint = "not a program of this machine", "scripts need a #! line"
+	case step == keeper.StepDir:
+		e.Message, e.Hint = "working directory: "+errno.Error(), "dir is resolved inside the sandbox, as its user, and must be reachable from /"
+	case step == keeper.StepClone && errno == unix.EAGAIN:
+		e.Hint = "limits.pids is used up by other executions of the sandbox"
+	}
+	return e
+}
+
+// diskFull reports whether the writable superblock has no block or inode left.
+func (in *instance) diskFull() bool {
+	var st unix.Statfs_t
+	if in.rwfd < 0 || unix.Fstatfs(in.rwfd, &st) != nil {
+		return false
+	}
+	return st.Bavail == 0 || st.Ffree == 0
+}
+
+func (t *task) send(typ keeper.Type, sig syscall.Signal, tree int32) error {
+	select {
+	case <-t.done:
+		return nil
+	default:
+	}
+	m := keeper.NewMsg(typ, 0).U64(t.id).U32(uint32(sig), uint32(tree))
+	if err := t.in.conn.Send(m); err != nil {
+		select {
+		case <-t.done:
+			return nil
+		case <-t.in.gone:
+			return nil
+		default:
+		}
+		return fmt.Errorf("keeper: %w", err)
+	}
+	return nil
+}
+
+// Kill ends the whole tree.
+func (t *task) Kill(context.Context) error { return t.send(keeper.MKill, 0, 0) }
+
+// Signal sends to the main process.
+func (t *task) Signal(_ context.Context, sig syscall.Signal) error {
+	if sig < 1 || sig > 64 {
+		return &belljar.Error{Code: belljar.CodeInvalidSpec, Op: "signal", Message: fmt.Sprintf("no signal %d", int(sig)), Recoverable: true}
+	}
+	return t.send(keeper.MSignal, sig, 0)
+}
+
+// SignalTree sends to every process of the tree.
+func (t *task) SignalTree(ctx context.Context, sig syscall.Signal) error {
+	if t.set == nil || t.in.fresh {
+		return t.send(keeper.MSignal, sig, 1)
+	}
+	select {
+	case <-t.done:
+		return nil
+	default:
+	}
+	_, err := t.set.SignalTree(sig)
+	return err
+}
+
+// checkOOM runs when a v1 memory limit above the execution was hit: that of this
+// execution means the end of all of it.
+func (t *task) checkOOM() {
+	if t.set == nil {
+		return
+	}
+	if mine, err := t.set.OOM(); err == nil && mine {
+		t.oom.Store(true)
+		_ = t.Kill(context.Background())
+	}
+}
+
+// armCPU sets a timer to the earliest instant at which the budget could be spent.
+func (t *task) armCPU() {
+	if t.budget <= 0 || t.set == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.timer = time.AfterFunc(time.Duration(float64(t.budget)/t.cores), t.checkCPU)
+}
+
+func (t *task) checkCPU() {
+	select {
+	case <-t.done:
+		return
+	default:
+	}
+	used, err := t.set.CPU()
+	left := t.budget - used
+	if err != nil || left <= 0 {
+		// A counter that cannot be read is a budget that cannot be kept.
+		t.spent.Store(true)
+		_ = t.Kill(context.Background())
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// Not shorter than a millisecond: that is what a tick of accounting is worth.
+	t.timer.Reset(max(time.Duration(float64(left)/t.cores), time.Millisecond))
+}
