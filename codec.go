@@ -410,9 +410,6 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) error {
 }
 
 func (d *decoder) valueAt(path string, n *yaml.Node, v reflect.Value, depth int) error {
-	if depth > maxSpecDepth {
-		return d.fail(path, n, fmt.Sprintf("nested deeper than %d", maxSpecDepth), "make the spec flatter")
-	}
 	if err := d.plain(path, n); err != nil {
 		return err
 	}
@@ -573,13 +570,14 @@ func (d *decoder) quantity(path string, n *yaml.Node, v reflect.Value) error {
 // key would repeat it.
 func child(path, suffix string) string {
 	const enough = 256
+	suffix = shorten(suffix)
 	switch {
 	case len(path)+len(suffix) <= enough:
 		return strings.TrimPrefix(path+suffix, ".")
 	case len(path) > enough || strings.HasSuffix(path, "..."):
 		return path
 	}
-	return strings.TrimPrefix(path+"...", ".")
+	return path + "..."
 }
 
 // pairs calls f for each pair of a mapping, with the path of the value.
@@ -598,7 +596,7 @@ func (d *decoder) pairs(path string, n *yaml.Node, f func(key, at string, c *yam
 		}
 		at := child(path, "."+k.Value)
 		if line, twice := seen[k.Value]; twice {
-			return d.fail(shorten(at), k, fmt.Sprintf("is written twice, first on line %d", line), "keep one of them")
+			return d.fail(at, k, fmt.Sprintf("is written twice, first on line %d", line), "keep one of them")
 		}
 		seen[k.Value] = k.Line
 		d.at[at] = mark{k.Line, k.Column}
@@ -617,7 +615,7 @@ func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value, depth in
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == key })
 		if i < 0 {
 			pos := d.at[at]
-			e := d.fail(shorten(at), nil, d.position(pos)+"unknown field", didYouMean(key, v.Type(), path))
+			e := d.fail(at, nil, d.position(pos)+"unknown field", didYouMean(key, v.Type(), path))
 			e.Observed = shorten(key)
 			return e
 		}

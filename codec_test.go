@@ -155,6 +155,7 @@ func TestParseSpecRefuses(t *testing.T) {
 		{"empty", "", "spec", "input is empty", "{}"},
 		{"only a comment", "# nothing\n", "spec", "input is empty", "{}"},
 		{"not YAML", "name: [a\n", "spec", "job:2:1: not valid YAML", ""},
+		{"long key", "x" + strings.Repeat("y", 500) + ": 1\n", "spec x" + strings.Repeat("y", 78) + "...", "unknown field", ""},
 		{"not UTF-8", "name: \xff\n", "spec", "not valid UTF-8", ""},
 		{"half a surrogate pair", `{"env": {"A": "\ud83d"}}`, "spec", "half of a surrogate pair", ""},
 		{"deep YAML", "policy: " + strings.Repeat("[", 40) + strings.Repeat("]", 40) + "\n", "spec policy" + strings.Repeat("[0]", 32), "nested deeper than 32", ""},

@@ -245,7 +245,7 @@ func checkPath(field, p string) *Error {
 		return invalid(field, "has NUL or invalid UTF-8", "use a path of UTF-8 text")
 	case !strings.HasPrefix(p, "/"):
 		return invalid(field, strconv.Quote(shorten(p))+" is not an absolute path", "begin it with /")
-	case path.Clean(p) != p || strings.HasPrefix(p, "//"):
+	case path.Clean(p) != p:
 		return invalid(field, strconv.Quote(shorten(p))+" is not a clean path", "write "+shorten(path.Clean(p)))
 	}
 	for _, name := range strings.Split(p, "/") {
@@ -627,8 +627,18 @@ func checkSupport(s *Spec) *Error {
 // lower cpu, cpuTime, memory, output, openFiles, fileSize and core, or set them
 // where the sandbox has none. Raising one is [CodeInvalidSpec], never
 // clamped, and so are pids, disk, inodes and diskBacking, which count for the whole
-// sandbox.
+// sandbox. The Op is "command limits.memory", and the sandbox is none the worse.
 func CompileLimits(base, override Limits) (Limits, error) {
+	l, err := stricter(base, override)
+	if err != nil {
+		err.Op = "command " + strings.TrimPrefix(err.Op, "spec ")
+		err.Recoverable = true
+		return Limits{}, err
+	}
+	return l, nil
+}
+
+func stricter(base, override Limits) (Limits, *Error) {
 	if err := checkLimits("limits", override); err != nil {
 		return Limits{}, err
 	}

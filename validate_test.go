@@ -250,7 +250,7 @@ func TestCompileLimits(t *testing.T) {
 	} {
 		got, err := CompileLimits(base, override)
 		var e *Error
-		if !errors.As(err, &e) || e.Code != CodeInvalidSpec || e.Op != "spec "+op || e.Hint == "" || got != (Limits{}) {
+		if !errors.As(err, &e) || e.Code != CodeInvalidSpec || e.Op != "command "+op || e.Hint == "" || !e.Recoverable || got != (Limits{}) {
 			t.Errorf("%+v: got %+v, %v; want INVALID_SPEC, op %q", override, got, err, op)
 		}
 	}
