@@ -351,6 +351,9 @@ func (in *instance) sandboxMsg(tpl *template, mounts []keeper.Op, peer int) (*ke
 	if !in.on[belljar.LayerPid] {
 		flags |= keeper.SBHostProc
 	}
+	if in.fresh || in.ownPid {
+		flags |= keeper.SBOwnPids
+	}
 	if p.Persist {
 		fd, err := listenAt(p.StateDir)
 		if err != nil {
@@ -529,7 +532,7 @@ func (in *instance) confine(ch *choice) error {
 		m.FDs = append(m.FDs, int(f.Fd()))
 		ch.report[belljar.LayerLandlock] = belljar.LayerReport{Layer: belljar.LayerLandlock, Status: belljar.LayerApplied, Detail: detail, Source: "keeper"}
 	}
-	m.U32(lock, uint32(len(filter))).Raw(filter)
+	m.U32(lock, uint32(len(filter))).U64(in.core()).Raw(filter)
 	if err := in.conn.Send(m); err != nil {
 		return fmt.Errorf("keeper: %w", err)
 	}
@@ -824,6 +827,9 @@ func (in *instance) setFor(l cgroup.Limits) (*cgroup.Set, uint32, error) {
 		m.FDs = append(m.FDs, fd)
 	}
 	procs := s.ProcsFDs()
+	if fd := s.LeafProcsFD(); fd >= 0 && !in.fresh && !in.ownPid {
+		procs = append([]int{fd}, procs...) // a confined keeper cannot clone into a group
+	}
 	m.FDs = append(m.FDs, procs...)
 	m.U32(r.index, flags, uint32(len(procs)), 0)
 	r.sent, r.serial = true, s.Serial()
@@ -843,11 +849,10 @@ func (in *instance) rlimits(l belljar.Limits) [][3]uint64 {
 	if l.FileSize > 0 {
 		out = append(out, [3]uint64{unix.RLIMIT_FSIZE, uint64(l.FileSize), uint64(l.FileSize)})
 	}
-	core := uint64(l.Core)
-	if core == 0 && pipedCore() {
-		core = 1 // with 0 the kernel still runs the host's helper (core(5))
+	if in.fresh || in.ownPid {
+		c := in.core()
+		out = append(out, [3]uint64{unix.RLIMIT_CORE, c, c})
 	}
-	out = append(out, [3]uint64{unix.RLIMIT_CORE, core, core})
 	if in.group == nil {
 		// Counted per user namespace and user since Linux 5.14: the whole sandbox,
 		// its keeper's two processes included.
@@ -865,6 +870,19 @@ func (in *instance) rlimits(l belljar.Limits) [][3]uint64 {
 		out = append(out, [3]uint64{r, bound, bound})
 	}
 	return out
+}
+
+// core is the sandbox's RLIMIT_CORE. It is the keeper's own, which executions
+// inherit: the filter lets nobody set it.
+func (in *instance) core() uint64 {
+	if !in.on[belljar.LayerRlimits] {
+		return ^uint64(0)
+	}
+	core := uint64(in.plan.Spec.Limits.Core)
+	if core == 0 && pipedCore() {
+		core = 1 // with 0 the kernel still runs the host's helper (core(5))
+	}
+	return core
 }
 
 func pipedCore() bool { return strings.HasPrefix(readProc("/proc/sys/kernel/core_pattern"), "|") }
@@ -898,6 +916,9 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 		uid, gid = uid-userID, gid-userID
 	default:
 		return nil, &belljar.Error{Code: belljar.CodeInvalidSpec, Op: "exec user", Message: fmt.Sprintf("no user %q", p.User), Hint: "user or root", Recoverable: true}
+	}
+	if p.Limits.Core != in.plan.Spec.Limits.Core {
+		return nil, &belljar.Error{Code: belljar.CodeUnsupported, Op: "exec limits.core", Message: "it is the whole sandbox's", Hint: "set limits.core in the spec", Recoverable: true}
 	}
 	if uint64(p.Limits.OpenFiles) > in.noFile {
 		return nil, &belljar.Error{Code: belljar.CodeInvalidSpec, Op: "exec limits.openFiles", Message: fmt.Sprintf("%d is above this host's hard limit of %d", p.Limits.OpenFiles, in.noFile), Recoverable: true}

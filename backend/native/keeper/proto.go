@@ -68,6 +68,7 @@ const (
 	SBNoDevpts   = 16
 	SBLo         = 32
 	SBRootless   = 64
+	SBOwnPids    = 128
 	SBProcsShift = 8
 
 	LockNNP      = 1

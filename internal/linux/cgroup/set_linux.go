@@ -28,18 +28,18 @@ type Set struct {
 	burned bool // cgroup.kill was written
 
 	// Descriptors, -1 where the arrangement has no such thing.
-	leaf, kill, events int           // v2
-	cpu                int           // cpu.stat, or cpuacct.usage on v1
-	peak               int           // memory.max_usage_in_bytes or memory.peak
-	oom                int           // memory.oom_control or memory.events
-	oomEvent           int           // eventfd, v1
-	pidsEvents         int           // of the set's own pids group
-	own                [maxTrees]int // v1: cgroup.procs of the set's own group
-	procs              []int
+	leaf, leafProcs, kill, events int           // v2
+	cpu                           int           // cpu.stat, or cpuacct.usage on v1
+	peak                          int           // memory.max_usage_in_bytes or memory.peak
+	oom                           int           // memory.oom_control or memory.events
+	oomEvent                      int           // eventfd, v1
+	pidsEvents                    int           // of the set's own pids group
+	own                           [maxTrees]int // v1: cgroup.procs of the set's own group
+	procs                         []int
 }
 
 func newSet(g *Group, name string) *Set {
-	s := &Set{g: g, name: name, dir: path.Join(g.name, name), leaf: -1, kill: -1, events: -1, cpu: -1, peak: -1, oom: -1, oomEvent: -1, pidsEvents: -1}
+	s := &Set{g: g, name: name, dir: path.Join(g.name, name), leaf: -1, leafProcs: -1, kill: -1, events: -1, cpu: -1, peak: -1, oom: -1, oomEvent: -1, pidsEvents: -1}
 	for i := range s.own {
 		s.own[i] = -1
 	}
@@ -203,6 +203,7 @@ func (s *Set) openLeaf() (err error) {
 		return fd
 	}
 	s.leaf = open("", unix.O_RDONLY|unix.O_DIRECTORY)
+	s.leafProcs = open("cgroup.procs", unix.O_WRONLY)
 	s.kill = open("cgroup.kill", unix.O_WRONLY)
 	s.events = open("cgroup.events", unix.O_RDONLY)
 	s.cpu = open("cpu.stat", unix.O_RDONLY)
@@ -326,7 +327,7 @@ func (s *Set) settle() error {
 // renew replaces a burned v2 leaf. The v1 groups stay.
 func (s *Set) renew() error {
 	t := s.g.r.uni
-	closeFD(&s.leaf, &s.kill, &s.events, &s.cpu)
+	closeFD(&s.leaf, &s.leafProcs, &s.kill, &s.events, &s.cpu)
 	if s.g.r.mem.v2 {
 		closeFD(&s.oom, &s.peak)
 		s.held.Memory = 0
@@ -425,6 +426,10 @@ func (s *Set) EventsFD() int { return s.events }
 // then says whether it was this execution's. On v2 it is -1: there the kernel kills the
 // whole set by itself.
 func (s *Set) OOMFD() int { return s.oomEvent }
+
+// LeafProcsFD returns the v2 leaf's cgroup.procs, for a caller that cannot clone
+// into the leaf and lets the child attach itself instead; -1 on v1.
+func (s *Set) LeafProcsFD() int { return s.leafProcs }
 
 // MarkKilled says that the set was killed through KillFD: its v2 leaf will not be
 // used again.
@@ -627,7 +632,7 @@ func (s *Set) capCPU(cores float64) error {
 func (s *Set) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	closeFD(&s.leaf, &s.kill, &s.events, &s.cpu, &s.peak, &s.oom, &s.oomEvent, &s.pidsEvents)
+	closeFD(&s.leaf, &s.leafProcs, &s.kill, &s.events, &s.cpu, &s.peak, &s.oom, &s.oomEvent, &s.pidsEvents)
 	for i := range s.own {
 		closeFD(&s.own[i])
 	}

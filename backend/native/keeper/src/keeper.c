@@ -35,9 +35,11 @@ static u8 msgbuf[MAXMSG] __attribute__((aligned(16)));
 static u8 planbuf[MAXMSG] __attribute__((aligned(16)));
 static u8 filter[32768] __attribute__((aligned(8)));
 static u32 filterlen, lockflags;
+static i32 preset; /* the keeper itself is confined: its children are born so */
 static char *ptrs[8192];
 static i32 ctl = -1, lstn = -1, epfd = -1, sigfd = -1, initfd = -1, rootfd = -1, landlockfd = -1, syncfd = -1;
 static i32 initpid, ending, wantout, rootless;
+static i32 lifefd[2] = {-1, -1}; /* a pipe that ends with the keeper */
 static struct sandbox_msg *plan;
 static struct ready_msg ready;
 static i32 templatefd[256];
@@ -125,6 +127,8 @@ static long write_file(const char *path, const char *text, uptr len)
 static long fork_(u64 flags, i32 cgroup, i32 *pidfd)
 {
 	struct clone_args a;
+	if (preset) /* the filter knows no clone3; the child attaches itself */
+		return sys5(NR_clone, SIGCHLD, 0, 0, 0, 0);
 	memset(&a, 0, sizeof a);
 	a.flags = flags;
 	a.exit_signal = SIGCHLD;
@@ -625,6 +629,12 @@ static void init_main(i32 sync, i32 tree, i32 rwfd, const i32 *procs, i32 nprocs
 
 /* ---- executions ---- */
 
+static void watch(i32 fd, u32 events, u64 data, int op)
+{
+	struct epoll_event ev = {events, data};
+	sys4(NR_epoll_ctl, epfd, op, fd, &ev);
+}
+
 struct req {
 	struct exec_msg *m;
 	struct rlim *rl;
@@ -645,8 +655,54 @@ static void exec_fail(struct slot *s, int step, long err)
 			exec_fail(s, (step), r_); \
 	} while (0)
 
+static void drop_bounding(void)
+{
+	for (long c = 0; c <= 63 && sys2(NR_prctl, PR_CAPBSET_DROP, c) == 0; c++)
+		;
+}
+static long install_filter(void)
+{
+	struct sock_fprog f = {(u16)(filterlen / 8), filter};
+	return sys3(NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &f);
+}
+/* The keeper takes on itself what all its executions have in common: it enters
+ * the user namespace, so that nothing of the host's privileges is left in it, and
+ * Landlock and seccomp, which its children then inherit instead of paying for them
+ * each time (half of the lock-down). Not possible where executions get namespaces
+ * of their own: making those needs what the filter forbids. */
+static long confine_self(int *step)
+{
+	u64 ns = plan->nsflags & (CLONE_NEWUSER | CLONE_NEWCGROUP);
+	long r = 0;
+	*step = ST_SETNS;
+	if (ns && (r = sys2(NR_setns, initfd, ns)) < 0)
+		return r;
+	if (plan->nsflags & CLONE_NEWUSER) {
+		*step = ST_IDS;
+		if ((r = sys3(NR_setresgid, 0, 0, 0)) < 0 || (r = sys3(NR_setresuid, 0, 0, 0)) < 0)
+			return r;
+	}
+	*step = ST_GROUPS;
+	if ((lockflags & LOCK_GROUPS) && (r = sys2(NR_setgroups, 0, NULL)) < 0)
+		return r;
+	if (lockflags & LOCK_CAPS)
+		drop_bounding();
+	*step = ST_NNP;
+	if ((lockflags & LOCK_NNP) && (r = sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) < 0)
+		return r;
+	*step = ST_LANDLOCK;
+	if ((lockflags & LOCK_LANDLOCK) && (r = sys2(NR_landlock_restrict_self, landlockfd, 0)) < 0)
+		return r;
+	*step = ST_SECCOMP;
+	if ((lockflags & LOCK_SECCOMP) && (r = install_filter()) < 0)
+		return r;
+	sys2(NR_prctl, PR_SET_DUMPABLE, 0);
+	preset = 1;
+	return 0;
+}
 /* The lock-down: one straight function, in the only order that works. Whoever
- * runs it never returns from it: it becomes the program, or ends. */
+ * runs it never returns from it: it becomes the program, or ends. Steps 4, 5, 7,
+ * 8 and 11 are inherited where the keeper has taken them already. */
 static void lockdown(struct req *q, struct slot *s)
 {
 	struct exec_msg *m = q->m;
@@ -666,13 +722,14 @@ static void lockdown(struct req *q, struct slot *s)
 		struct rlimit64 l = {q->rl[i].cur, q->rl[i].max};
 		STEP(ST_RLIMIT, sys4(NR_prlimit64, 0, q->rl[i].which, &l, NULL));
 	}
-	/* 4. The bounding set goes while there is still a capability to drop it with. */
-	if (lockflags & LOCK_CAPS)
-		for (long c = 0; c <= 63 && sys2(NR_prctl, PR_CAPBSET_DROP, c) == 0; c++)
-			;
-	/* 5. Groups before the user, or the right to set them is gone. */
-	if (lockflags & LOCK_GROUPS)
-		STEP(ST_GROUPS, sys2(NR_setgroups, 0, NULL));
+	/* 4. The bounding set goes while there is still a capability to drop it with.
+	 * 5. Groups before the user, or the right to set them is gone. */
+	if (!preset) {
+		if (lockflags & LOCK_CAPS)
+			drop_bounding();
+		if (lockflags & LOCK_GROUPS)
+			STEP(ST_GROUPS, sys2(NR_setgroups, 0, NULL));
+	}
 	if (lockflags & LOCK_KEEPCAPS)
 		sys2(NR_prctl, PR_SET_KEEPCAPS, 1);
 	if (lockflags & LOCK_IDS) {
@@ -690,12 +747,14 @@ static void lockdown(struct req *q, struct slot *s)
 		for (long c = 0; c <= 63; c++)
 			sys5(NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0);
 	}
-	/* 7. No set-uid, no file capabilities, for every descendant (prctl(2)). */
-	if (lockflags & LOCK_NNP)
-		STEP(ST_NNP, sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-	/* 8. The second layer on files. */
-	if (lockflags & LOCK_LANDLOCK)
-		STEP(ST_LANDLOCK, sys2(NR_landlock_restrict_self, landlockfd, 0));
+	/* 7. No set-uid, no file capabilities, for every descendant (prctl(2)).
+	 * 8. The second layer on files. */
+	if (!preset) {
+		if (lockflags & LOCK_NNP)
+			STEP(ST_NNP, sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+		if (lockflags & LOCK_LANDLOCK)
+			STEP(ST_LANDLOCK, sys2(NR_landlock_restrict_self, landlockfd, 0));
+	}
 	/* 9. The directory is resolved inside, as the user, never through a magic link
 	 *    (CVE-2024-21626), and must be reachable from the root. */
 	r = sys4(NR_openat2, AT_FDCWD, q->dir, &how, sizeof how);
@@ -710,10 +769,8 @@ static void lockdown(struct req *q, struct slot *s)
 	sigaction(SIGCHLD, 0);
 	sigmask(SIG_SETMASK, 0);
 	/* 11. System calls last: the steps above need some that the program may not have. */
-	if (lockflags & LOCK_SECCOMP) {
-		struct sock_fprog f = {(u16)(filterlen / 8), filter};
-		STEP(ST_SECCOMP, sys3(NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &f));
-	}
+	if (!preset && (lockflags & LOCK_SECCOMP))
+		STEP(ST_SECCOMP, install_filter());
 	/* 12. The program. EACCES is remembered as execvp(3) does. */
 	for (u32 i = 0; i < m->npaths; i++) {
 		r = sys3(NR_execve, q->paths[i], q->args, q->env);
@@ -725,12 +782,14 @@ static void lockdown(struct req *q, struct slot *s)
 	exec_fail(s, ST_EXEC, e);
 }
 /* PID 1 of an execution's own pid namespace: starts the program, forwards
- * signals, ends with it, and the kernel ends the rest. */
+ * signals, ends with it, and the kernel ends the rest. Its namespace is not below
+ * the sandbox's (only a member could make one there), so it watches the keeper. */
 static void fresh_init(struct req *q, struct slot *s, char *masks, char *end)
 {
 	struct { i32 signo, err, code, pad; i32 pid; u32 uid; u64 value; u8 rest[96]; } si;
+	struct epoll_event ev[2];
 	u64 all = ~0ULL;
-	long pid, r;
+	long pid, r, ep, sfd;
 	i32 st;
 	STEP(ST_FRESH_PROC, sys5(NR_mount, NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 	STEP(ST_FRESH_PROC, sys5(NR_mount, "proc", "/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
@@ -746,21 +805,36 @@ static void fresh_init(struct req *q, struct slot *s, char *masks, char *end)
 		STEP(ST_IDS, sys3(NR_setresgid, plan->initid, plan->initid, plan->initid));
 		STEP(ST_IDS, sys3(NR_setresuid, plan->initid, plan->initid, plan->initid));
 	}
-	STEP(ST_CLOSE, sys3(NR_close_range, 0, ~0U, 0));
+	STEP(ST_CLOSE, sys3(NR_dup3, lifefd[0], 0, O_CLOEXEC));
+	STEP(ST_CLOSE, sys3(NR_close_range, 1, ~0U, 0));
 	sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	drop_caps();
 	sys2(NR_prctl, PR_SET_DUMPABLE, 0);
+	ep = sys1(NR_epoll_create1, O_CLOEXEC);
+	sfd = sys4(NR_signalfd4, -1, &all, 8, O_CLOEXEC | SOCK_NONBLOCK);
+	epfd = (i32)ep;
+	watch(0, EPOLLIN, 0, EPOLL_CTL_ADD);
+	watch((i32)sfd, EPOLLIN, 1, EPOLL_CTL_ADD);
 	for (;;) {
+		struct timespec none = {0, 0};
 		while ((r = sys4(NR_wait4, -1, &st, WNOHANG | WALL, NULL)) > 0)
 			if (r == pid) {
 				s->status = st;
 				s->ended = 1;
 				die(0);
 			}
-		r = sys4(NR_rt_sigtimedwait, &all, &si, NULL, 8);
 		/* The keeper queues signals with a value: 1 = the whole tree. */
-		if (r > 0 && r != SIGCHLD)
-			sys2(NR_kill, si.code == SI_QUEUE && si.value == 1 ? -1 : pid, r);
+		while ((r = sys4(NR_rt_sigtimedwait, &all, &si, &none, 8)) > 0)
+			if (r != SIGCHLD)
+				sys2(NR_kill, si.code == SI_QUEUE && si.value == 1 ? -1 : pid, r);
+			else
+				break;
+		if (r == SIGCHLD)
+			continue;
+		r = sys6(NR_epoll_pwait, ep, L(ev), 2, -1, 0, 8);
+		for (long i = 0; i < r; i++)
+			if (ev[i].data == 0)
+				die(1); /* the keeper is gone */
 	}
 }
 static char *plan_masks(char **end)
@@ -783,8 +857,9 @@ static void run(struct req *q, struct slot *s, struct set *cg)
 		masks = plan_masks(&end);
 		fresh_init(q, s, masks, end);
 	}
-	/* The other namespaces are the keeper's own; these two it must stay out of. */
-	if (plan->nsflags & (CLONE_NEWUSER | CLONE_NEWCGROUP))
+	/* The other namespaces are the keeper's own, and unless it is confined itself
+	 * it stays out of these two. */
+	if (!preset && (plan->nsflags & (CLONE_NEWUSER | CLONE_NEWCGROUP)))
 		STEP(ST_SETNS, sys2(NR_setns, initfd, plan->nsflags & (CLONE_NEWUSER | CLONE_NEWCGROUP)));
 	lockdown(q, s);
 }
@@ -806,11 +881,6 @@ static void free_exec(struct exec *e)
 static struct set *set_of(struct exec *e)
 {
 	return e->set >= 0 && sets[e->set].used ? &sets[e->set] : NULL;
-}
-static void watch(i32 fd, u32 events, u64 data, int op)
-{
-	struct epoll_event ev = {events, data};
-	sys4(NR_epoll_ctl, epfd, op, fd, &ev);
 }
 static void fill(struct exited_msg *x, struct exec *e)
 {
@@ -1151,6 +1221,18 @@ static void do_message(long n, struct fds *f)
 			close_(&landlockfd);
 			landlockfd = take(f, 0);
 		}
+		if (m->core != ~0ULL) {
+			struct rlimit64 l = {m->core, m->core};
+			sys4(NR_prlimit64, 0, 4 /* RLIMIT_CORE: the filter lets nobody set it later */, &l, NULL);
+		}
+		if (!(plan->flags & SB_OWNPIDS) && !preset) {
+			int step;
+			long r = confine_self(&step);
+			if (r < 0) {
+				fail(ctl, step, r, 0, 0);
+				ending = 1;
+			}
+		}
 		return;
 	}
 	case M_SET:
@@ -1270,7 +1352,9 @@ static void accept_supervisor(void)
 	i32 fd = (i32)sys4(NR_accept4, lstn, NULL, NULL, SOCK_CLOEXEC);
 	if (fd < 0)
 		return;
-	if (sys5(NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &c, &len) < 0 || c.uid != plan->owner || ctl >= 0) {
+	/* The socket is in a directory that only the owner can enter. Rootless, the peer's
+	 * id can be told as well; a mapped-out root looks like anybody else from here. */
+	if (sys5(NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &c, &len) < 0 || (plan->flags & SB_ROOTLESS && c.uid != plan->uid) || ctl >= 0) {
 		sys1(NR_close, fd);
 		return;
 	}
@@ -1462,7 +1546,7 @@ static void keeper(long n, struct fds *f)
 	/* Into the sandbox's namespaces once, so that executions are born there. Not into its
 	 * user namespace (the cgroup descriptors need the host's ids) nor its cgroup namespace. */
 	step = ST_ENTER;
-	u64 ns = plan->nsflags & (CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWPID);
+	u64 ns = plan->nsflags & (CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | (plan->flags & SB_OWNPIDS ? 0 : CLONE_NEWPID));
 	if ((r = sys2(NR_setns, initfd, ns | CLONE_NEWNS)) < 0)
 		goto bad;
 	close_(&tree);
@@ -1474,6 +1558,8 @@ static void keeper(long n, struct fds *f)
 		close_(&templatefd[i]);
 
 	step = ST_EPOLL;
+	if ((r = sys2(NR_pipe2, lifefd, O_CLOEXEC)) < 0)
+		goto bad;
 	if ((r = sys1(NR_epoll_create1, O_CLOEXEC)) < 0)
 		goto bad;
 	epfd = (i32)r;

@@ -67,6 +67,7 @@ struct op { u16 kind, mode; u32 attr, alen, blen; u64 dev, ino; u32 flags, pad; 
 #define SB_NODEVPTS 16
 #define SB_LO 32       /* bring the loopback interface up */
 #define SB_ROOTLESS 64
+#define SB_OWNPIDS 128 /* executions get pid namespaces of their own: the keeper stays in the host's */
 struct sandbox_msg {
 	struct hdr h;
 	u32 flags, template, nsflags, nmounts;
@@ -85,7 +86,7 @@ struct sandbox_msg {
 #define LOCK_LANDLOCK 16
 #define LOCK_SECCOMP 32
 #define LOCK_KEEPCAPS 64 /* the caps layer is off: keep every capability of the user namespace */
-struct confine_msg { struct hdr h; u32 lock, filterlen; };
+struct confine_msg { struct hdr h; u32 lock, filterlen; u64 core; }; /* core: RLIMIT_CORE, or ~0 */
 
 #define SET_CLONE 1
 #define SET_KILL 2  /* cgroup.kill and cgroup.events */

@@ -17,7 +17,6 @@ typedef unsigned long uptr;
 #define NR_read 0
 #define NR_write 1
 #define NR_close 3
-#define NR_poll_unused 7
 #define NR_mmap 9
 #define NR_munmap 11
 #define NR_rt_sigaction 13
@@ -67,6 +66,7 @@ typedef unsigned long uptr;
 #define NR_signalfd4 289
 #define NR_epoll_create1 291
 #define NR_dup3 292
+#define NR_pipe2 293
 #define NR_prlimit64 302
 #define NR_setns 308
 #define NR_seccomp 317
@@ -126,6 +126,7 @@ typedef unsigned long uptr;
 #define NR_signalfd4 74
 #define NR_epoll_create1 20
 #define NR_dup3 24
+#define NR_pipe2 59
 #define NR_prlimit64 261
 #define NR_setns 268
 #define NR_seccomp 277
