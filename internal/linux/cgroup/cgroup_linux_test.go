@@ -160,7 +160,7 @@ func TestOOMOfExecution(t *testing.T) {
 			t.Errorf("OOMKilled = %v, %v", oom, err)
 		}
 		u, err := s.Usage()
-		if err != nil || u.PeakMemory >= 0 && (u.PeakMemory < 30<<20 || u.PeakMemory > 40<<20) {
+		if err != nil || u.PeakMemory >= 0 && (u.PeakMemory < 30<<20 || u.PeakMemory > 41<<20) {
 			t.Errorf("peak memory %d, %v", u.PeakMemory, err)
 		}
 		if oom, err := sibling.OOMKilled(); err != nil || oom {
@@ -223,7 +223,7 @@ func TestPidsLimit(t *testing.T) {
 				if hit, err := s.PidsHit(); err != nil || hit {
 					t.Fatalf("hit before anything ran: %v, %v", hit, err)
 				}
-				p := startSet(t, s, "spawn", "30")
+				p := startSet(t, s, "spawn", "61")
 				if got := p.line(t); got == "refused 0" || !strings.HasPrefix(got, "refused ") {
 					t.Errorf("guest says %q", got)
 				}
@@ -465,7 +465,7 @@ func TestRecyclingResets(t *testing.T) {
 		}
 		mustEmpty(t, s)
 		u, err := s.Usage()
-		if err != nil || u.PeakMemory > 40_000_000 {
+		if err != nil || u.PeakMemory > 60_000_000 {
 			t.Errorf("the next execution's peak is %d, %v", u.PeakMemory, err)
 		}
 		file := "memory.limit_in_bytes"

@@ -417,8 +417,8 @@ func (s *Set) ProcsFDs() []int { return s.procs }
 // [Set.MarkKilled].
 func (s *Set) KillFD() int { return s.kill }
 
-// EventsFD returns cgroup.events, or -1 on v1. Read it, then poll for POLLPRI: see
-// [Set.WaitEmpty] for why a poll alone may be late.
+// EventsFD returns cgroup.events, or -1 on v1. Read it, then poll for POLLPRI: the
+// poll tells only of changes after the last read through this descriptor.
 func (s *Set) EventsFD() int { return s.events }
 
 // OOMFD returns, where memory is a v1 controller, an eventfd that becomes readable
@@ -452,8 +452,7 @@ func (s *Set) Kill() error {
 }
 
 // WaitEmpty waits until the execution has no process left and reports whether that
-// came true within wait. Zombies do not count. A change within 10 ms
-// after another is announced late by the kernel, so it is also looked for.
+// came true within wait. Zombies do not count.
 func (s *Set) WaitEmpty(wait time.Duration) (bool, error) {
 	if s.events >= 0 {
 		ok, err := waitField(s.events, "populated", 0, wait)
