@@ -503,6 +503,17 @@ func (e *execution) dropOutput() {
 	e.streams, e.pipes = [2]*stream{}, nil
 }
 
+// letGo stops reading the streams.
+func (e *execution) letGo() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.streams {
+		if s != nil {
+			_ = s.r.Close()
+		}
+	}
+}
+
 // attach gives a writer the past and the future of a stream.
 func (e *execution) attach(i int, w io.Writer) {
 	e.mu.Lock()
@@ -802,8 +813,11 @@ func (e *execution) end(exit Exit, err error, admitted bool) {
 	}
 
 	e.mu.Lock()
-	if !exit.StartedAt.IsZero() && e.reason != killNone && !exit.ExitedAt.IsZero() && exit.ExitedAt.Before(e.killedAt) {
+	if e.reason != killNone && !exit.ExitedAt.IsZero() && exit.ExitedAt.Before(e.killedAt) {
 		e.reason = killNone // it had ended by itself before
+	}
+	if e.reason == killNone && e.quota.exceeded() {
+		e.reason = killOutput // a breach is one, also by a program that ended right after
 	}
 	e.judge(res, exit, err)
 	e.stamp(res, exit, reaped)

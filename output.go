@@ -42,6 +42,8 @@ func (q *outputQuota) take(n int) int {
 	return max(0, n-int(min(used-q.limit, int64(n))))
 }
 
+func (q *outputQuota) exceeded() bool { return q.limit > 0 && q.used.Load() > q.limit }
+
 // sink is a writer that gets a stream live. Two streams with the same writer
 // share the mutex, so that it is never called by two goroutines at once.
 type sink struct {

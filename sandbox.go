@@ -403,11 +403,32 @@ func (s *Sandbox) release(ctx context.Context) error {
 	s.state = SandboxReleased
 	s.ttl.hold()
 	s.idle.hold()
+	var live []*execution
+	for _, e := range s.execs {
+		if !e.ended() {
+			live = append(live, e)
+		}
+	}
 	s.mu.Unlock()
 	defer close(s.gone)
 	s.rt.leave(s)
-	if r, ok := s.inst.(Releaser); ok {
-		return r.Release(ctx)
+	r, ok := s.inst.(Releaser)
+	if !ok {
+		return nil
+	}
+	for _, e := range live {
+		e.letGo() // what is read from now on belongs to the successor
+	}
+	if err := r.Release(ctx); err != nil {
+		return asError(CodeInternal, "release", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, e := range live {
+		select {
+		case <-e.done:
+		case <-ctx.Done():
+		}
 	}
 	return nil
 }

@@ -235,7 +235,12 @@ func (i *instance) Start(ctx context.Context, p *belljar.Process, std belljar.St
 func (t *task) main(f Program) {
 	code := -1
 	var timer *time.Timer
+	dir, dirErr := files{t.i}.Stat(t.p.Dir)
 	switch {
+	case dirErr != nil || !dir.IsDir():
+		t.report(func(e *belljar.Exit) {
+			e.ExecErr = &belljar.Error{Code: belljar.CodeExecFailed, Op: "exec: chdir", Message: t.p.Dir + ": not a directory", Recoverable: true, Err: dirErr}
+		})
 	case f == nil:
 		t.report(func(e *belljar.Exit) {
 			e.ExecErr = &belljar.Error{

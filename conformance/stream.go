@@ -1,0 +1,378 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"belljar"
+	"belljar/conformance/probe"
+)
+
+var streamCases = []testCase{
+	{name: "4 MiB on both, byte for byte", f: func(s *suite) {
+		const n = 4 << 20
+		c := s.probe(s.sandbox(), "out", strconv.Itoa(n), strconv.Itoa(n))
+		var out, errs bytes.Buffer
+		c.Stdout, c.Stderr = &out, &errs
+		res := s.run(c)
+		for i, got := range [][][]byte{{out.Bytes(), res.Stdout}, {errs.Bytes(), res.Stderr}} {
+			want := probe.Pattern(i, n)
+			if !bytes.Equal(got[0], want) || !bytes.Equal(got[1], want) {
+				s.Errorf("stream %d: %d bytes live, %d kept, or not the same", i, len(got[0]), len(got[1]))
+			}
+		}
+		if res.Truncated || res.DroppedBytes != 0 {
+			s.Errorf("truncated %v, dropped %d", res.Truncated, res.DroppedBytes)
+		}
+	}},
+	{name: "retention", f: func(s *suite) {
+		const n = 20 << 20
+		c := s.probe(s.sandbox(), "out", strconv.Itoa(n), "10")
+		var live counter
+		c.Stdout = &live
+		res := s.run(c)
+		if live.n != n {
+			s.Errorf("%d bytes live, want all %d", live.n, n)
+		}
+		kept := len(res.Stdout)
+		if kept > 16<<20 || kept < 15<<20 {
+			s.Errorf("%d bytes kept, want the last 16 MiB less a chunk", kept)
+		}
+		if !res.Truncated || res.DroppedBytes != int64(n-kept) {
+			s.Errorf("truncated %v, dropped %d, want %d", res.Truncated, res.DroppedBytes, n-kept)
+		}
+		if !bytes.Equal(res.Stdout, probe.Pattern(0, n)[n-kept:]) {
+			s.Error("what is kept is not the end of what was written")
+		}
+		if !bytes.Equal(res.Stderr, probe.Pattern(1, 10)) {
+			s.Errorf("stderr %d bytes", len(res.Stderr))
+		}
+	}},
+	{name: "one writer for both", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "out", "200000", "200000")
+		w := &alone{}
+		c.Stdout, c.Stderr = w, w
+		s.run(c)
+		if w.n != 400000 || w.twice {
+			s.Errorf("%d bytes, two calls at once: %v", w.n, w.twice)
+		}
+	}},
+	{name: "writer that fails", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "out", "1000000", "0")
+		c.Stdout = failing{}
+		res := s.run(c)
+		s.ended(res, ending{belljar.Completed, belljar.CauseExit, 0, "", nil})
+		if len(res.Stdout) != 1000000 {
+			s.Errorf("%d bytes kept", len(res.Stdout))
+		}
+	}},
+	{name: "writer that blocks does not hold a cancel", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "flood")
+		w := &blocking{entered: make(chan struct{}), free: make(chan struct{})}
+		defer close(w.free)
+		c.Stdout = w
+		if err := c.Start(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		<-w.entered
+		if err := c.Cancel(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		s.ended(s.wait(c), ending{belljar.Cancelled, belljar.CauseCancelled, -1, "", belljar.ErrCancelled})
+	}},
+	{name: "writer that blocks does not hold a destroy", f: func(s *suite) {
+		sb := s.sandbox()
+		c := s.probe(sb, "out", "10", "0")
+		w := &blocking{entered: make(chan struct{}), free: make(chan struct{})}
+		defer close(w.free)
+		c.Stdout = w
+		if err := c.Start(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		<-w.entered
+		if err := sb.Destroy(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		s.wait(c)
+	}},
+	{name: "wait delay", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "out", "60000", "0")
+		w := &blocking{entered: make(chan struct{}), free: make(chan struct{})}
+		defer close(w.free)
+		c.Stdout, c.WaitDelay = w, 20*time.Millisecond
+		if err := c.Start(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		<-w.entered
+		res := s.wait(c)
+		s.ended(res, ending{belljar.Completed, belljar.CauseExit, 0, "", nil})
+		if !bytes.Equal(res.Stdout, probe.Pattern(0, 60000)) {
+			s.Errorf("%d bytes kept", len(res.Stdout))
+		}
+	}},
+	{name: "back-pressure", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "flood")
+		out, err := c.StdoutPipe()
+		if err != nil {
+			s.Fatal(err)
+		}
+		if err := c.Start(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, out, 1<<20); err != nil {
+			s.Fatal(err)
+		}
+		if err := c.Cancel(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		// Everything that was written is read: the kept copy has the same length.
+		rest, err := io.ReadAll(out)
+		if err != nil {
+			s.Fatal(err)
+		}
+		res := s.wait(c)
+		if got, want := int64(1<<20+len(rest)), int64(len(res.Stdout))+res.DroppedBytes; got != want {
+			s.Errorf("read %d bytes, kept and dropped %d", got, want)
+		}
+		if n := 1<<20 + len(rest); n > 2<<20 {
+			s.Errorf("%d bytes: the program was not held back", n)
+		}
+	}},
+	{name: "pipe read after wait", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "out", "50000", "100")
+		out, err := c.StdoutPipe()
+		if err != nil {
+			s.Fatal(err)
+		}
+		errs, err := c.StderrPipe()
+		if err != nil {
+			s.Fatal(err)
+		}
+		if err := c.Start(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		s.wait(c)
+		for i, r := range []io.Reader{out, errs} {
+			got, err := io.ReadAll(r)
+			if want := probe.Pattern(i, []int{50000, 100}[i]); err != nil || !bytes.Equal(got, want) {
+				s.Errorf("stream %d: %d bytes, %v", i, len(got), err)
+			}
+		}
+	}},
+	{name: "pipe closed early", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "out", "1000000", "0")
+		out, err := c.StdoutPipe()
+		if err != nil {
+			s.Fatal(err)
+		}
+		if err := c.Start(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		if err := out.Close(); err != nil {
+			s.Fatal(err)
+		}
+		s.ended(s.wait(c), ending{belljar.Completed, belljar.CauseExit, 0, "", nil})
+	}},
+	{name: "no stdin", f: func(s *suite) {
+		res := s.run(s.probe(s.sandbox(), "cat"))
+		s.ended(res, ending{belljar.Completed, belljar.CauseExit, 0, "", nil})
+		if len(res.Stdout) != 0 {
+			s.Errorf("stdout %q", res.Stdout)
+		}
+	}},
+	{name: "stdin", f: func(s *suite) {
+		sb := s.sandbox()
+		for _, n := range []int{0, 1, 4096, 4097, 1 << 20} {
+			data := probe.Pattern(0, n)
+			for name, r := range map[string]io.Reader{"bytes": bytes.NewReader(data), "other": io.MultiReader(bytes.NewReader(data))} {
+				c := s.probe(sb, "cat")
+				c.Stdin = r
+				if res := s.run(c); !bytes.Equal(res.Stdout, data) {
+					s.Errorf("%s of %d bytes: %d came back", name, n, len(res.Stdout))
+				}
+			}
+		}
+	}},
+	{name: "stdin from a file", f: func(s *suite) {
+		f, err := os.CreateTemp(s.TempDir(), "")
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString("from a file"); err != nil {
+			s.Fatal(err)
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			s.Fatal(err)
+		}
+		c := s.probe(s.sandbox(), "cat")
+		c.Stdin = f
+		if res := s.run(c); string(res.Stdout) != "from a file" {
+			s.Errorf("stdout %q", res.Stdout)
+		}
+	}},
+	{name: "stdin pipe", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "cat")
+		in, err := c.StdinPipe()
+		if err != nil {
+			s.Fatal(err)
+		}
+		if err := c.Start(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		for range 3 {
+			if _, err := io.WriteString(in, "part "); err != nil {
+				s.Fatal(err)
+			}
+		}
+		if err := in.Close(); err != nil {
+			s.Fatal(err)
+		}
+		if res := s.wait(c); string(res.Stdout) != "part part part " {
+			s.Errorf("stdout %q", res.Stdout)
+		}
+	}},
+	{name: "stdin that nobody reads", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "exit", "0")
+		c.Stdin = bytes.NewReader(make([]byte, 1<<20))
+		s.ended(s.run(c), ending{belljar.Completed, belljar.CauseExit, 0, "", nil})
+	}},
+	{name: "stdin that never ends does not hold the result", f: func(s *suite) {
+		r, w := io.Pipe()
+		defer w.Close()
+		c := s.probe(s.sandbox(), "exit", "0")
+		c.Stdin = r
+		s.ended(s.run(c), ending{belljar.Completed, belljar.CauseExit, 0, "", nil})
+	}},
+	{name: "child that holds the streams does not hold the result", f: func(s *suite) {
+		res := s.run(s.probe(s.sandbox(), "orphan"))
+		s.ended(res, ending{belljar.Completed, belljar.CauseExit, 0, "", nil})
+		if !strings.Contains(string(res.Stdout), "left\n") {
+			s.Errorf("stdout %q", res.Stdout)
+		}
+	}},
+	{name: "output", f: func(s *suite) {
+		out, res, err := s.probe(s.sandbox(), "args", "x").Output(s.ctx)
+		if err != nil || string(out) != "[\"x\"]\n" || res.ExitCode != 0 {
+			s.Errorf("%q, %+v, %v", out, res, err)
+		}
+	}},
+	{name: "terminal", needs: []Feature{TTY}, f: func(s *suite) {
+		c := s.probe(s.sandbox(), "size")
+		c.TTY = &belljar.TTY{Rows: 20, Cols: 70}
+		in, stdin := io.Pipe()
+		c.Stdin = in
+		if err := c.Start(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		if err := c.Resize(33, 99); err != nil {
+			s.Error(err)
+		}
+		if _, err := io.WriteString(stdin, "\n"); err != nil {
+			s.Fatal(err)
+		}
+		res := s.wait(c)
+		_ = stdin.Close()
+		if !strings.Contains(string(res.Stdout), "33x99") {
+			s.Errorf("stdout %q, want the new size", res.Stdout)
+		}
+	}},
+	{name: "terminal that is not there", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "exit", "0")
+		s.run(c)
+		if err := c.Resize(1, 1); err == nil {
+			s.Error("resized a pipe")
+		}
+	}},
+	{name: "context of run cancels", f: func(s *suite) {
+		c := s.probe(s.sandbox(), "sleep", "1h")
+		ctx, cancel := context.WithCancel(s.ctx)
+		defer cancel()
+		c.Stdout = writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil })
+		res, err := c.Run(ctx)
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.ended(res, ending{belljar.Cancelled, belljar.CauseCancelled, -1, "", belljar.ErrCancelled})
+	}},
+	{name: "context of wait does not", f: func(s *suite) {
+		c := s.started(s.sandbox(), "sleep", "1h")
+		ctx, cancel := context.WithCancel(s.ctx)
+		cancel()
+		if _, err := c.Wait(ctx); !errors.Is(err, context.Canceled) {
+			s.Errorf("wait: %v", err)
+		}
+		if c.State() != belljar.Running {
+			s.Errorf("state %s", c.State())
+		}
+	}},
+	{name: "detached", f: func(s *suite) {
+		sb := s.sandbox()
+		c := s.probe(sb, "sleep", "1h")
+		c.Detach = true
+		ctx, cancel := context.WithCancel(s.ctx)
+		defer cancel()
+		c.Stdout = writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil })
+		if _, err := c.Run(ctx); !errors.Is(err, context.Canceled) {
+			s.Errorf("run: %v", err)
+		}
+		if c.State() != belljar.Running {
+			s.Errorf("state %s", c.State())
+		}
+		if err := sb.Destroy(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		res := s.wait(c)
+		if res.State != belljar.Cancelled || !errors.Is(res.Error, belljar.ErrDestroyed) {
+			s.Errorf("ended %s", describe(res))
+		}
+	}},
+}
+
+type counter struct{ n int }
+
+func (c *counter) Write(p []byte) (int, error) { c.n += len(p); return len(p), nil }
+
+// alone notices two calls at once.
+type alone struct {
+	mu    sync.Mutex
+	n     int
+	twice bool
+}
+
+func (w *alone) Write(p []byte) (int, error) {
+	if !w.mu.TryLock() {
+		w.twice = true
+		return len(p), nil
+	}
+	defer w.mu.Unlock()
+	w.n += len(p)
+	return len(p), nil
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, fmt.Errorf("reader went away") }
+
+type blocking struct {
+	entered, free chan struct{}
+	once          sync.Once
+}
+
+func (w *blocking) Write(p []byte) (int, error) {
+	w.once.Do(func() { close(w.entered) })
+	<-w.free
+	return len(p), nil
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
