@@ -55,9 +55,11 @@ func all() map[string]act {
 		"priority":  {attack: priority},
 		"rlimits":   {attack: rlimits},
 		"kmem":      {attack: kernelMemory},
+		"leave":     {plain: leaveIPC},
 		// D
-		"connect": {attack: connectOut},
-		"ping":    {attack: rawPackets},
+		"connect":  {attack: connectOut},
+		"ping":     {attack: rawPackets},
+		"loopback": {attack: loopback},
 		// utilities
 		"true":      {plain: func([]string) int { return 0 }},
 		"false":     {plain: func([]string) int { return 1 }},

@@ -176,3 +176,32 @@ func rawPackets(r *Report, args []string) {
 	}
 	r.step("interfaces besides lo", strings.TrimSpace(ifs) != "lo" && ifs != "", fmt.Sprintf("%q", ifs))
 }
+
+// loopback is no attack but the control of one: a server and a client inside.
+func loopback(r *Report, args []string) {
+	for _, ip := range []string{"127.0.0.1", "::1"} {
+		fam, sa := sockaddr(netip.AddrPortFrom(netip.MustParseAddr(ip), 0))
+		fd, err := unix.Socket(fam, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Bind(fd, sa)
+		}
+		if err == nil {
+			err = unix.Listen(fd, 1)
+		}
+		port := 0
+		if err == nil {
+			var name unix.Sockaddr
+			name, err = unix.Getsockname(fd)
+			switch n := name.(type) {
+			case *unix.SockaddrInet4:
+				port = n.Port
+			case *unix.SockaddrInet6:
+				port = n.Port
+			}
+		}
+		if err == nil {
+			err = dialTCP(netip.AddrPortFrom(netip.MustParseAddr(ip), uint16(port)))
+		}
+		r.try(ip, err)
+	}
+}
