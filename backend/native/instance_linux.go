@@ -29,32 +29,34 @@ import (
 
 // instance is one sandbox with its keeper.
 type instance struct {
-	b      *Backend
-	plan   *belljar.Plan
-	on     map[belljar.Layer]bool
-	report belljar.Report
-	group  *cgroup.Group
-	conn   *keeper.Conn
-	ready  keeper.Ready
-	pidfd  int
-	rootfd int
-	rwfd   int // the writable superblock, for statfs
-	base   uint32
-	fresh  bool
-	ownPid bool
-	rwdirs []string
-	noFile uint64 // hard RLIMIT_NOFILE of this host
-	clock  clock
+	b       *Backend
+	plan    *belljar.Plan
+	on      map[belljar.Layer]bool
+	report  belljar.Report
+	group   *cgroup.Group
+	ownRoot *cgroup.Root // a persistent sandbox's own top, else nil
+	conn    *keeper.Conn
+	ready   keeper.Ready
+	pidfd   int
+	rootfd  int
+	rwfd    int // the writable superblock, for statfs
+	base    uint32
+	fresh   bool
+	ownPid  bool
+	rwdirs  []string
+	noFile  uint64 // hard RLIMIT_NOFILE of this host
+	clock   clock
 
 	nextID atomic.Uint64
 	gone   chan struct{} // closed when the keeper is gone
 
-	mu     sync.Mutex // guards what follows
-	tasks  map[uint64]*task
-	sets   map[*cgroup.Set]*setReg
-	free   []uint32
-	err    error // why the keeper went away
-	ending bool
+	mu       sync.Mutex // guards what follows
+	tasks    map[uint64]*task
+	sets     map[*cgroup.Set]*setReg
+	free     []uint32
+	err      error // why the keeper went away
+	ending   bool
+	released bool // left to its keeper
 
 	closeOnce sync.Once
 	closeErr  error
@@ -129,7 +131,7 @@ func createError(err error) *belljar.Error {
 	return e
 }
 
-func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err error) {
+func newInstance(b *Backend, p *belljar.Plan) *instance {
 	in := &instance{
 		b: b, plan: p, pidfd: -1, rootfd: -1, rwfd: -1, gone: make(chan struct{}), tasks: map[uint64]*task{}, sets: map[*cgroup.Set]*setReg{},
 		clock: newClock(),
@@ -137,6 +139,11 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	for i := uint32(0); i < keeper.MaxSets; i++ {
 		in.free = append(in.free, keeper.MaxSets-1-i)
 	}
+	return in
+}
+
+func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err error) {
+	in := newInstance(b, p)
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -196,8 +203,16 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 
 	if in.on[belljar.LayerCgroup] {
 		root, err := b.cgroups()
+		if p.Persist {
+			// A top of its own, so that whoever adopts it holds its lock and no other's.
+			root, err = cgroup.Open(cgroup.Config{Parent: b.cfg.CgroupParent, Tag: persistTag(p.ID), Idle: -1})
+			in.ownRoot = root
+		}
 		if err != nil {
 			return nil, err
+		}
+		if in.ownRoot != nil {
+			undo = append(undo, func() { _ = in.ownRoot.Close() })
 		}
 		in.group, err = root.Group(p.ID, cgroup.Limits{CPU: p.Spec.Limits.CPU, Memory: int64(p.Spec.Limits.Memory), Pids: pidsLimit(p)})
 		if err != nil {
@@ -231,6 +246,9 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	}
 	undo = append(undo, func() { in.closeFDs() })
 	if err := in.confine(ch); err != nil {
+		return nil, err
+	}
+	if err := in.saveState(); err != nil {
 		return nil, err
 	}
 	go in.read()
@@ -962,7 +980,12 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 	}
 	if in.plan.Persist && sio.KeepStdout != nil {
 		flags |= keeper.ExKeep
-		for _, f := range []*os.File{sio.KeepStdin, sio.KeepStdout, sio.KeepStderr} {
+		keepIn := sio.KeepStdin
+		if !p.TTY {
+			// A second holder of stdin's writing end would keep the end of it from the program.
+			keepIn = nil
+		}
+		for _, f := range []*os.File{keepIn, sio.KeepStdout, sio.KeepStderr} {
 			if f == nil {
 				f = sio.KeepStdout // the keeper wants three; an absent one is never asked for
 			}
@@ -1002,10 +1025,17 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 	if c := p.Limits.CPU; c > 0 && c < t.cores {
 		t.cores = c
 	}
+	if flags&keeper.ExKeep != 0 {
+		t.kept, t.noStdin = true, !p.TTY || sio.KeepStdin == nil
+		if err := t.save(); err != nil {
+			return nil, t.abort(err)
+		}
+	}
 	in.mu.Lock()
 	if in.ending {
-		defer in.mu.Unlock()
-		return nil, t.abort(in.goneErr())
+		err := in.goneErr()
+		in.mu.Unlock()
+		return nil, t.abort(err)
 	}
 	in.tasks[t.id] = t
 	in.mu.Unlock()
@@ -1091,6 +1121,9 @@ func (in *instance) close(ctx context.Context) error {
 			errs = append(errs, in.group.Kill(), in.group.Close(2*time.Second))
 		}
 	}
+	if in.ownRoot != nil {
+		errs = append(errs, in.ownRoot.Close())
+	}
 	in.closeFDs()
 	if in.plan.Persist {
 		err := os.Remove(filepath.Join(in.plan.StateDir, "keeper.sock"))
@@ -1112,8 +1145,18 @@ func (in *instance) closeFDs() {
 
 // detach leaves a persistent sandbox to its keeper.
 func (in *instance) detach() {
+	in.mu.Lock()
+	in.released = true
+	in.mu.Unlock()
 	in.conn.Close()
 	<-in.gone
+	in.b.mu.Lock()
+	delete(in.b.live, in)
+	in.b.mu.Unlock()
+	in.closeFDs()
+	if in.ownRoot != nil {
+		_ = in.ownRoot.Close() // what is in use stays, for whoever adopts it
+	}
 }
 
 // Pause freezes every process of the sandbox.

@@ -376,11 +376,9 @@ func (b *Backend) layers() []belljar.LayerReport {
 		case belljar.LayerLandlock:
 			add(l, landlock.Supported(), "Linux 5.13 or later with landlock in the lsm= list")
 		case belljar.LayerCgroup:
-			var err error
-			if b.nursery != nil {
-				_, err = b.cgroups()
-			} else {
-				err = cgroup.Supported()
+			err := cgroup.Supported()
+			if err == nil {
+				err = b.cgErr
 			}
 			var u *cgroup.UnsupportedError
 			remedy := "run as root, or in a delegated subtree: systemd-run --user --scope -p Delegate=yes"

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,6 +33,9 @@ type task struct {
 	fail   *StepError
 	lost   bool
 
+	kept    bool // the keeper holds its end until it is taken
+	noStdin bool
+
 	spent atomic.Bool // the CPU budget ended it
 	oom   atomic.Bool // a memory limit ended it
 
@@ -43,10 +48,18 @@ type task struct {
 
 // abort gives back what a task that was never started holds.
 func (t *task) abort(err error) error {
+	t.forget()
 	if t.set != nil {
 		err = errors.Join(err, t.in.group.Release(t.set))
 	}
 	return err
+}
+
+// forget removes what was saved for a later supervisor.
+func (t *task) forget() {
+	if t.kept {
+		_ = os.Remove(filepath.Join(t.in.plan.StateDir, taskFile(t.id)))
+	}
 }
 
 // Wait returns once the whole tree is gone.
@@ -87,7 +100,11 @@ func (t *task) collect() {
 	}
 	if t.lost {
 		e.StartedAt = t.start
-		return
+		return // a later supervisor may ask for it
+	}
+	if t.kept {
+		t.forget()
+		_ = t.in.conn.Send(keeper.NewMsg(keeper.MRelease, 0).U64(t.id).U32(0, 0))
 	}
 	ws := syscall.WaitStatus(x.Status)
 	switch {

@@ -37,7 +37,7 @@ static u8 filter[32768] __attribute__((aligned(8)));
 static u32 filterlen, lockflags;
 static i32 preset; /* the keeper itself is confined: its children are born so */
 static char *ptrs[8192];
-static i32 ctl = -1, lstn = -1, epfd = -1, sigfd = -1, initfd = -1, rootfd = -1, landlockfd = -1, syncfd = -1;
+static i32 ctl = -1, lstn = -1, epfd = -1, sigfd = -1, initfd = -1, rootfd = -1, landlockfd = -1, syncfd = -1, userns = -1, cgroupns = -1;
 static i32 initpid, ending, wantout, rootless;
 static i32 lifefd[2] = {-1, -1}; /* a pipe that ends with the keeper */
 static struct sandbox_msg *plan;
@@ -604,7 +604,15 @@ static void init_main(i32 sync, i32 tree, i32 rwfd, const i32 *procs, i32 nprocs
 	r = sys4(NR_openat, AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 	TRY(ST_ROOTFD, r);
 	fds1[0] = (i32)r;
+	/* Entering the namespaces of another process is a matter of ptrace(2) access,
+	 * which an unprivileged keeper has only while this one is dumpable. */
+	if (plan->flags & SB_ROOTLESS)
+		sys2(NR_prctl, PR_SET_DUMPABLE, 1);
 	TRY(ST_ROOTFD, send_(sync, &ready, sizeof ready, M_READY, fds1, 1));
+
+	if ((plan->flags & SB_ROOTLESS) && sys3(NR_read, sync, &c, 1) != 1)
+		die(1);
+	sys2(NR_prctl, PR_SET_DUMPABLE, 0);
 
 	/* From here on it holds nothing and can do nothing but end. */
 	if (sync != 3)
@@ -618,7 +626,6 @@ static void init_main(i32 sync, i32 tree, i32 rwfd, const i32 *procs, i32 nprocs
 	}
 	TRY(ST_INIT_LOCK, sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 	drop_caps();
-	sys2(NR_prctl, PR_SET_DUMPABLE, 0);
 	/* Children that end up here are reaped by the kernel; the end of the stream is the end of the keeper. */
 	sigaction(SIGCHLD, 1 /* SIG_IGN */);
 	do
@@ -655,6 +662,16 @@ static void exec_fail(struct slot *s, int step, long err)
 			exec_fail(s, (step), r_); \
 	} while (0)
 
+/* The user namespace first: it owns the cgroup namespace, and gives the right to enter that. */
+static long enter_user(void)
+{
+	long r = 0;
+	if (userns >= 0)
+		r = sys2(NR_setns, userns, CLONE_NEWUSER);
+	if (r >= 0 && cgroupns >= 0)
+		r = sys2(NR_setns, cgroupns, CLONE_NEWCGROUP);
+	return r;
+}
 static void drop_bounding(void)
 {
 	for (long c = 0; c <= 63 && sys2(NR_prctl, PR_CAPBSET_DROP, c) == 0; c++)
@@ -672,10 +689,9 @@ static long install_filter(void)
  * of their own: making those needs what the filter forbids. */
 static long confine_self(int *step)
 {
-	u64 ns = plan->nsflags & (CLONE_NEWUSER | CLONE_NEWCGROUP);
 	long r = 0;
 	*step = ST_SETNS;
-	if (ns && (r = sys2(NR_setns, initfd, ns)) < 0)
+	if ((r = enter_user()) < 0)
 		return r;
 	if (plan->nsflags & CLONE_NEWUSER) {
 		*step = ST_IDS;
@@ -795,8 +811,7 @@ static void fresh_init(struct req *q, struct slot *s, char *masks, char *end)
 	STEP(ST_FRESH_PROC, sys5(NR_mount, "proc", "/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
 	STEP(ST_FRESH_PROC, sys1(NR_chdir, "/"));
 	STEP(ST_FRESH_PROC, mask_proc(masks, end, plan->nmasks));
-	if (plan->nsflags & (CLONE_NEWUSER | CLONE_NEWCGROUP))
-		STEP(ST_SETNS, sys2(NR_setns, initfd, plan->nsflags & (CLONE_NEWUSER | CLONE_NEWCGROUP)));
+	STEP(ST_SETNS, enter_user());
 	pid = fork_(0, -1, NULL);
 	STEP(ST_FRESH_FORK, pid);
 	if (pid == 0)
@@ -859,8 +874,8 @@ static void run(struct req *q, struct slot *s, struct set *cg)
 	}
 	/* The other namespaces are the keeper's own, and unless it is confined itself
 	 * it stays out of these two. */
-	if (!preset && (plan->nsflags & (CLONE_NEWUSER | CLONE_NEWCGROUP)))
-		STEP(ST_SETNS, sys2(NR_setns, initfd, plan->nsflags & (CLONE_NEWUSER | CLONE_NEWCGROUP)));
+	if (!preset)
+		STEP(ST_SETNS, enter_user());
 	lockdown(q, s);
 }
 static struct exec *by_id(u64 id)
@@ -1429,6 +1444,16 @@ static long write_map(const char *name, i32 pid, const char *text)
 	scat(p, name);
 	return write_file(path, text, slen(text));
 }
+static long open_ns(const char *name, i32 *fd)
+{
+	char path[64], *p = scat(path, "/proc/");
+	long r;
+	p = utoa(p, (u64)initpid);
+	scat(p, name);
+	r = sys4(NR_openat, AT_FDCWD, path, O_CLOEXEC, 0);
+	*fd = (i32)r;
+	return r;
+}
 static void keeper(long n, struct fds *f)
 {
 	char *s, *end, *a, *b, *uidmap, *gidmap;
@@ -1543,11 +1568,21 @@ static void keeper(long n, struct fds *f)
 	}
 	memcpy(&ready, msgbuf, sizeof ready);
 	rootfd = rf.v[0];
+	/* Executions inherit this and PID 1 has not got it: when the sandbox's memory is
+	 * used up, the kernel's choice never falls on PID 1. As an ordinary user the file
+	 * cannot be opened, and there is no memory limit either. */
+	write_file("/proc/self/oom_score_adj", "30", 2);
 	/* Into the sandbox's namespaces once, so that executions are born there. Not into its
 	 * user namespace (the cgroup descriptors need the host's ids) nor its cgroup namespace. */
 	step = ST_ENTER;
 	u64 ns = plan->nsflags & (CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | (plan->flags & SB_OWNPIDS ? 0 : CLONE_NEWPID));
+	if ((plan->nsflags & CLONE_NEWCGROUP) && (r = open_ns("/ns/cgroup", &cgroupns)) < 0)
+		goto bad;
+	if ((plan->nsflags & CLONE_NEWUSER) && (r = open_ns("/ns/user", &userns)) < 0)
+		goto bad;
 	if ((r = sys2(NR_setns, initfd, ns | CLONE_NEWNS)) < 0)
+		goto bad;
+	if ((plan->flags & SB_ROOTLESS) && (r = sys3(NR_write, syncfd, "x", 1)) < 0)
 		goto bad;
 	close_(&tree);
 	for (i32 i = 0; i < nm; i++)
