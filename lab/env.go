@@ -151,6 +151,10 @@ func (e *Env) verdict(err error) Verdict {
 		slices.SortStableFunc(v.Evidence, func(a, b string) int {
 			return bool2int(strings.HasPrefix(a, "broken")) - bool2int(strings.HasPrefix(b, "broken"))
 		})
+	case errors.Is(err, belljar.ErrIsolationUnavailable) && !e.way.weak:
+		// It refused instead of doing without: as it should, but nothing was attacked.
+		v.Outcome = Skipped
+		v.Evidence = append(v.Evidence, "refused here: "+brief(err))
 	case err != nil:
 		v.Outcome = Failed
 		v.Evidence = append(v.Evidence, err.Error())
@@ -163,6 +167,15 @@ func (e *Env) verdict(err error) Verdict {
 		v.Outcome = Held
 	}
 	return v
+}
+
+// brief is the first part of an error that explains at length.
+func brief(err error) string {
+	s := err.Error()
+	if len(s) > 160 {
+		s = s[:160] + "..."
+	}
+	return s
 }
 
 func bool2int(b bool) int {
