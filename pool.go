@@ -66,16 +66,16 @@ func (r *Runtime) fromPool(ctx context.Context, b Backend, plan *Plan, spec Spec
 		}
 		if err := m.healthy(ctx); err != nil {
 			if ctx.Err() != nil {
-				p.discardLater(m)
+				p.discardLater(ctx, m)
 				return nil, cancelled("create", ctx.Err())
 			}
 			r.log.Warn("pool member is not healthy", "id", m.plan.ID, "err", err)
-			p.discardLater(m)
+			p.discardLater(ctx, m)
 			continue
 		}
 		sb, err := r.handOut(b, m, plan, spec)
 		if err != nil {
-			p.discardLater(m)
+			p.discardLater(ctx, m)
 			return nil, err
 		}
 		return sb, nil
@@ -185,31 +185,31 @@ func (p *pool) make(ctx context.Context) (*member, error) {
 	return &member{plan: plan, inst: inst, rec: rec}, nil
 }
 
-// expire removes a member that nobody took.
+// expire removes a member that nobody took. A closing runtime finds it by itself.
 func (p *pool) expire(m *member) {
-	p.mu.Lock()
-	i := slices.Index(p.ready, m)
-	if i >= 0 {
-		p.ready = slices.Delete(p.ready, i, i+1)
-	}
-	p.mu.Unlock()
-	if i >= 0 {
-		p.discardLater(m)
+	p.rt.background(func(ctx context.Context) {
+		p.mu.Lock()
+		i := slices.Index(p.ready, m)
+		if i >= 0 {
+			p.ready = slices.Delete(p.ready, i, i+1)
+		}
+		p.mu.Unlock()
+		if i >= 0 {
+			p.discard(ctx, m)
+		}
+	})
+}
+
+// discardLater destroys a member without making the caller of Create wait.
+func (p *pool) discardLater(ctx context.Context, m *member) {
+	if !p.rt.background(func(ctx context.Context) { p.discard(ctx, m) }) {
+		p.discard(ctx, m) // closing, which waits for this Create
 	}
 }
 
-// discardLater destroys a member without making anybody wait.
-func (p *pool) discardLater(m *member) {
-	f := func(ctx context.Context) {
-		if err := p.rt.discard(context.WithoutCancel(ctx), m); err != nil {
-			p.rt.log.Error("discard of pool member", "id", m.plan.ID, "err", err)
-		}
-	}
-	if !p.rt.background(f) {
-		// Closing: whoever drains the pools comes after this.
-		p.mu.Lock()
-		p.ready = append(p.ready, m)
-		p.mu.Unlock()
+func (p *pool) discard(ctx context.Context, m *member) {
+	if err := p.rt.discard(context.WithoutCancel(ctx), m); err != nil {
+		p.rt.log.Error("discard of pool member", "id", m.plan.ID, "err", err)
 	}
 }
 

@@ -61,7 +61,7 @@ type Runtime struct {
 	ledger   *ledger // nil without a state directory
 	gate     gate
 	stop     context.CancelFunc // ends background work
-	quit     <-chan struct{}
+	spawn    func(func(ctx context.Context))
 
 	mu        sync.Mutex
 	sandboxes map[string]*Sandbox
@@ -109,12 +109,12 @@ func New(ctx context.Context, cfg Config, backends ...Backend) (*Runtime, error)
 		backends:  slices.Clone(backends),
 		gate:      gate{max: cfg.MaxExecutions, queue: cfg.QueueLength},
 		stop:      stop,
-		quit:      bg.Done(),
 		sandboxes: map[string]*Sandbox{},
 		names:     map[tenantName]string{},
 		pools:     map[string]*pool{},
 		closed:    make(chan struct{}),
 	}
+	r.spawn = func(f func(context.Context)) { r.work.Go(func() { f(bg) }) }
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
@@ -339,20 +339,7 @@ func (r *Runtime) background(f func(ctx context.Context)) bool {
 	if r.closing {
 		return false
 	}
-	r.work.Go(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		end := make(chan struct{})
-		defer close(end)
-		go func() {
-			select {
-			case <-r.quit:
-				cancel()
-			case <-end:
-			}
-		}()
-		f(ctx)
-	})
+	r.spawn(f)
 	return true
 }
 

@@ -101,6 +101,9 @@ func (c *countdown) resume() {
 	c.timer.Reset(max(0, c.left))
 }
 
+// due guards against a timer that fired just when it was held or begun anew.
+func (c *countdown) due() bool { return !c.since.IsZero() && time.Since(c.since) >= c.left }
+
 func newSandbox(r *Runtime, b Backend, plan *Plan, inst Instance, rec *record) *Sandbox {
 	s := &Sandbox{
 		rt: r, backend: b, plan: plan, inst: inst, rec: rec,
@@ -123,16 +126,16 @@ func newSandbox(r *Runtime, b Backend, plan *Plan, inst Instance, rec *record) *
 
 // expire ends the sandbox from a timer.
 func (s *Sandbox) expire(why Reason) {
+	s.mu.Lock()
+	due := s.ttl.due()
 	if why == ReasonIdle {
-		s.mu.Lock()
-		wrong := s.busy > 0 || s.state != SandboxReady
-		s.mu.Unlock()
-		if wrong { // something began while the timer fired
-			return
-		}
+		due = s.idle.due() && s.busy == 0
 	}
-	ctx := context.Background()
-	if err := s.end(ctx, why); err != nil {
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	if err := s.end(context.Background(), why); err != nil {
 		s.rt.log.Error("sandbox did not end", "id", s.ID(), "reason", why, "err", err)
 	}
 }

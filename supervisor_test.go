@@ -117,15 +117,18 @@ func TestFaultAtEveryStep(t *testing.T) {
 		return err
 	}
 	for step, op := range map[string]func(*belljar.Runtime, *belljar.Sandbox) error{
-		"probe":  func(rt *belljar.Runtime, _ *belljar.Sandbox) error { _, err := rt.Probe(ctx); return err },
-		"create": func(rt *belljar.Runtime, _ *belljar.Sandbox) error { _, err := rt.Create(ctx, belljar.Spec{}); return err },
-		"start":  exec,
-		"wait":   exec,
-		"files":  func(_ *belljar.Runtime, sb *belljar.Sandbox) error { return sb.WriteFile("x", nil, 0o600) },
-		"usage":  func(_ *belljar.Runtime, sb *belljar.Sandbox) error { _, err := sb.Usage(ctx); return err },
-		"alive":  func(_ *belljar.Runtime, sb *belljar.Sandbox) error { return sb.Alive(ctx) },
-		"pause":  func(_ *belljar.Runtime, sb *belljar.Sandbox) error { return sb.Pause(ctx) },
-		"close":  func(_ *belljar.Runtime, sb *belljar.Sandbox) error { return sb.Destroy(ctx) },
+		"probe": func(rt *belljar.Runtime, _ *belljar.Sandbox) error { _, err := rt.Probe(ctx); return err },
+		"create": func(rt *belljar.Runtime, _ *belljar.Sandbox) error {
+			_, err := rt.Create(ctx, belljar.Spec{})
+			return err
+		},
+		"start": exec,
+		"wait":  exec,
+		"files": func(_ *belljar.Runtime, sb *belljar.Sandbox) error { return sb.WriteFile("x", nil, 0o600) },
+		"usage": func(_ *belljar.Runtime, sb *belljar.Sandbox) error { _, err := sb.Usage(ctx); return err },
+		"alive": func(_ *belljar.Runtime, sb *belljar.Sandbox) error { return sb.Alive(ctx) },
+		"pause": func(_ *belljar.Runtime, sb *belljar.Sandbox) error { return sb.Pause(ctx) },
+		"close": func(_ *belljar.Runtime, sb *belljar.Sandbox) error { return sb.Destroy(ctx) },
 		"signal": func(_ *belljar.Runtime, sb *belljar.Sandbox) error {
 			c := sb.Command("hang")
 			if err := c.Start(ctx); err != nil {
