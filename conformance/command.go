@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"belljar"
-	"belljar/conformance/probe"
+	"belljar/conformance/inside"
 )
 
 // nasty are arguments that something would change that re-quotes or expands.
@@ -155,7 +155,7 @@ var commandCases = []testCase{
 	}},
 	{name: "one id runs once", f: func(s *suite) {
 		sb := s.sandbox()
-		results := make(chan *belljar.Result)
+		results := make(chan *belljar.Result, 20)
 		const n = 20
 		for range n {
 			go func() {
@@ -170,7 +170,7 @@ var commandCases = []testCase{
 		}
 		var first *belljar.Result
 		for range n {
-			res := <-results
+			res := await(s, results)
 			if first == nil {
 				first = res
 			}
@@ -205,7 +205,7 @@ var commandCases = []testCase{
 		if err := c.Start(s.ctx); err != nil {
 			s.Fatal(err)
 		}
-		first, second := probe.Pattern(0, 100_000), probe.Pattern(1, 100_000)
+		first, second := inside.Pattern(0, 100_000), inside.Pattern(1, 100_000)
 		go func() { _, _ = in.Write(first) }()
 		got := make([]byte, len(first))
 		if _, err := readFull(out, got); err != nil || !bytes.Equal(got, first) {

@@ -40,7 +40,7 @@ type Subject struct {
 	// Spec is what every sandbox of the suite is made of. It must leave limits,
 	// lifetimes, name, labels and pool alone.
 	Spec belljar.Spec
-	// Probe is how the program of conformance/probe is started inside.
+	// Probe is how the program conformance/probe is started inside.
 	Probe []string
 	// Lacks says why the backend does not have a feature here. Cases that need it
 	// are skipped with that reason, and for no other.
@@ -187,6 +187,17 @@ func (s *suite) wait(c *belljar.Cmd) *belljar.Result {
 		s.Fatalf("wait %q: %v", c.Args, err)
 	}
 	return res
+}
+
+// await waits for a channel, but not for ever.
+func await[T any](s *suite, c <-chan T) (v T) {
+	s.Helper()
+	select {
+	case v = <-c:
+	case <-s.ctx.Done():
+		s.Fatal("it never happens")
+	}
+	return v
 }
 
 // healthy runs something innocent.

@@ -149,7 +149,7 @@ var lifeCases = []testCase{
 		if res, err := c.Run(s.ctx); err == nil && res.State != belljar.Cancelled {
 			s.Errorf("ended %s", describe(res))
 		}
-		<-sb.Done()
+		await(s, sb.Done())
 		if sb.Reason() != belljar.ReasonTTL {
 			s.Errorf("reason %s", sb.Reason())
 		}
@@ -158,7 +158,7 @@ var lifeCases = []testCase{
 		sb := s.sandbox(func(p *belljar.Spec) { p.IdleTimeout = 150 * time.Millisecond })
 		res := s.run(s.probe(sb, "sleep", "300ms")) // not idle
 		s.ended(res, ending{belljar.Completed, belljar.CauseExit, 0, "", nil})
-		<-sb.Done()
+		await(s, sb.Done())
 		if sb.Reason() != belljar.ReasonIdle {
 			s.Errorf("reason %s", sb.Reason())
 		}
@@ -225,7 +225,7 @@ var lifeCases = []testCase{
 		if err := c.Start(s.ctx); err != nil {
 			s.Fatal(err)
 		}
-		<-ticks
+		await(s, ticks)
 		for range 2 {
 			if err := sb.Pause(s.ctx); err != nil {
 				s.Fatal(err)
@@ -249,7 +249,7 @@ var lifeCases = []testCase{
 		if err := sb.Resume(s.ctx); err != nil {
 			s.Fatal(err)
 		}
-		<-ticks
+		await(s, ticks)
 		s.healthy(sb)
 		if err := sb.Pause(s.ctx); err != nil {
 			s.Fatal(err)

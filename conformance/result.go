@@ -197,7 +197,7 @@ var resultCases = []testCase{
 		if err := c.Start(s.ctx); err != nil {
 			s.Fatal(err)
 		}
-		results := make(chan *belljar.Result)
+		results := make(chan *belljar.Result, 20)
 		for range 10 {
 			go func() {
 				res, _ := c.Wait(s.ctx)
@@ -206,7 +206,7 @@ var resultCases = []testCase{
 		}
 		first := s.wait(c)
 		for range 10 {
-			if got := <-results; got != first {
+			if got := await(s, results); got != first {
 				s.Errorf("another result: %+v", got)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"belljar"
-	"belljar/conformance/probe"
+	"belljar/conformance/inside"
 )
 
 var streamCases = []testCase{
@@ -24,7 +24,7 @@ var streamCases = []testCase{
 		c.Stdout, c.Stderr = &out, &errs
 		res := s.run(c)
 		for i, got := range [][][]byte{{out.Bytes(), res.Stdout}, {errs.Bytes(), res.Stderr}} {
-			want := probe.Pattern(i, n)
+			want := inside.Pattern(i, n)
 			if !bytes.Equal(got[0], want) || !bytes.Equal(got[1], want) {
 				s.Errorf("stream %d: %d bytes live, %d kept, or not the same", i, len(got[0]), len(got[1]))
 			}
@@ -49,10 +49,10 @@ var streamCases = []testCase{
 		if !res.Truncated || res.DroppedBytes != int64(n-kept) {
 			s.Errorf("truncated %v, dropped %d, want %d", res.Truncated, res.DroppedBytes, n-kept)
 		}
-		if !bytes.Equal(res.Stdout, probe.Pattern(0, n)[n-kept:]) {
+		if !bytes.Equal(res.Stdout, inside.Pattern(0, n)[n-kept:]) {
 			s.Error("what is kept is not the end of what was written")
 		}
-		if !bytes.Equal(res.Stderr, probe.Pattern(1, 10)) {
+		if !bytes.Equal(res.Stderr, inside.Pattern(1, 10)) {
 			s.Errorf("stderr %d bytes", len(res.Stderr))
 		}
 	}},
@@ -82,7 +82,7 @@ var streamCases = []testCase{
 		if err := c.Start(s.ctx); err != nil {
 			s.Fatal(err)
 		}
-		<-w.entered
+		await(s, w.entered)
 		if err := c.Cancel(s.ctx); err != nil {
 			s.Fatal(err)
 		}
@@ -97,7 +97,7 @@ var streamCases = []testCase{
 		if err := c.Start(s.ctx); err != nil {
 			s.Fatal(err)
 		}
-		<-w.entered
+		await(s, w.entered)
 		if err := sb.Destroy(s.ctx); err != nil {
 			s.Fatal(err)
 		}
@@ -111,10 +111,10 @@ var streamCases = []testCase{
 		if err := c.Start(s.ctx); err != nil {
 			s.Fatal(err)
 		}
-		<-w.entered
+		await(s, w.entered)
 		res := s.wait(c)
 		s.ended(res, ending{belljar.Completed, belljar.CauseExit, 0, "", nil})
-		if !bytes.Equal(res.Stdout, probe.Pattern(0, 60000)) {
+		if !bytes.Equal(res.Stdout, inside.Pattern(0, 60000)) {
 			s.Errorf("%d bytes kept", len(res.Stdout))
 		}
 	}},
@@ -162,7 +162,7 @@ var streamCases = []testCase{
 		s.wait(c)
 		for i, r := range []io.Reader{out, errs} {
 			got, err := io.ReadAll(r)
-			if want := probe.Pattern(i, []int{50000, 100}[i]); err != nil || !bytes.Equal(got, want) {
+			if want := inside.Pattern(i, []int{50000, 100}[i]); err != nil || !bytes.Equal(got, want) {
 				s.Errorf("stream %d: %d bytes, %v", i, len(got), err)
 			}
 		}
@@ -191,7 +191,7 @@ var streamCases = []testCase{
 	{name: "stdin", f: func(s *suite) {
 		sb := s.sandbox()
 		for _, n := range []int{0, 1, 4096, 4097, 1 << 20} {
-			data := probe.Pattern(0, n)
+			data := inside.Pattern(0, n)
 			for name, r := range map[string]io.Reader{"bytes": bytes.NewReader(data), "other": io.MultiReader(bytes.NewReader(data))} {
 				c := s.probe(sb, "cat")
 				c.Stdin = r

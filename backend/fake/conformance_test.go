@@ -15,14 +15,14 @@ import (
 	"belljar"
 	"belljar/backend/fake"
 	"belljar/conformance"
-	"belljar/conformance/probe"
+	"belljar/conformance/inside"
 )
 
 // probeProgram runs the conformance probe as a function.
 func probeProgram() fake.Program {
 	var run func(ctx context.Context, p *fake.Proc, args []string) int
 	run = func(ctx context.Context, p *fake.Proc, args []string) int {
-		return probe.Main(&probe.Sys{
+		return inside.Main(&inside.Sys{
 			Args: args, Env: p.Env, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr,
 			Dir:   func() (string, error) { return p.Dir, nil },
 			Catch: p.Notify,

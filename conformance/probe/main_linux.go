@@ -1,4 +1,4 @@
-// Command main is the conformance probe as a process. Build it static
+// Command probe is the program of the conformance suite as a process. Build it static
 // (CGO_ENABLED=0) and mount it into the sandbox.
 package main
 
@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"belljar/conformance/probe"
+	"belljar/conformance/inside"
 )
 
 func main() {
-	os.Exit(probe.Main(&probe.Sys{
+	os.Exit(inside.Main(&inside.Sys{
 		Args: os.Args[1:], Env: os.Environ(), Dir: unix.Getwd,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Catch: func(sigs ...syscall.Signal) <-chan syscall.Signal {
@@ -39,7 +39,8 @@ func main() {
 		},
 		Sleep: func(d time.Duration) bool { time.Sleep(d); return true },
 		Spin: func() {
-			for {
+			for x := uint32(1); x != 0; { // never
+				x = x*1664525 | 1
 			}
 		},
 		Alloc: func(n int64) {

@@ -1,8 +1,8 @@
-// Package probe is the program that the conformance suite runs inside of
+// Package inside is the program that the conformance suite runs inside of
 // sandboxes. It does one thing per command, named by its first argument. The same
-// code runs as a real process (conformance/probe/main) and as a function of the
-// fake backend; what differs between the two is in [Sys].
-package probe
+// code runs as a real process (conformance/probe) and as a function of the fake
+// backend; what differs between the two is in [Sys].
+package inside
 
 import (
 	"bytes"
