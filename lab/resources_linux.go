@@ -113,7 +113,7 @@ func resourceEntries() []Entry {
 				}
 				check()
 				usable(ctx, e, b)
-				res, err = b.Exec(ctx, "burn", kind, "60")
+				res, err = b.Exec(ctx, "burn", kind, "60", "3")
 				if err != nil {
 					return err
 				}
@@ -231,7 +231,7 @@ func resourceEntries() []Entry {
 				rep, err := claim(res)
 				e.Check(err != nil || !rep.Succeeded, "all 400 ran at once: %v", rep)
 				if u := res.Usage.PeakPids; u != nil {
-					e.Check(*u <= 48 || e.Weak(), "the kernel counted %d", *u)
+					e.Check(*u <= 49 || e.Weak(), "the kernel counted %d", *u) // the sandbox's first process is one of them
 				}
 				check()
 				usable(ctx, e, b)
@@ -480,7 +480,15 @@ func survivorEntries() []Entry {
 					}
 					e.Check(took < time.Second, "the result took %v", took)
 				}
-				d, ok := until(ctx, 100*time.Millisecond, func() bool { return len(alive(find(mark))) == 0 })
+				// A chain has moments in which the list of its processes is out of date: look again.
+				quiet := 0
+				d, ok := until(ctx, 100*time.Millisecond, func() bool {
+					quiet++
+					if len(alive(find(mark))) > 0 {
+						quiet = 0
+					}
+					return quiet == 4
+				})
 				e.Check(ok, "%d processes still live %v after the result", len(alive(find(mark))), d)
 				if b.sb == nil {
 					e.Control(true, "none needed on the bare host")

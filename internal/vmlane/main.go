@@ -36,6 +36,7 @@ type config struct {
 	users     string
 	env       string
 	keep      string
+	args      string
 	cmdline   string
 }
 
@@ -50,6 +51,7 @@ func main() {
 	flag.BoolVar(&c.verbose, "v", false, "show the kernel's messages and every test")
 	flag.StringVar(&c.users, "users", "root,user", "as whom to run: root, user or both")
 	flag.StringVar(&c.env, "env", "", "space-separated K=V for the tests")
+	flag.StringVar(&c.args, "args", "", "more arguments for the test binaries, space-separated")
 	flag.StringVar(&c.keep, "keep", "", "leave kernel command line and initramfs in this directory")
 	flag.StringVar(&c.cmdline, "append", "lsm=landlock,lockdown,yama,bpf psi=1", "more kernel parameters")
 	flag.Parse()
@@ -83,7 +85,7 @@ func run(ctx context.Context, c config, pkgs []string) error {
 	if err := img.base(); err != nil {
 		return err
 	}
-	for _, m := range []string{"loop", "overlay"} {
+	for _, m := range []string{"loop", "overlay", "dummy"} {
 		files, err := k.module(ctx, m)
 		if err != nil {
 			return err
@@ -135,6 +137,7 @@ func run(ctx context.Context, c config, pkgs []string) error {
 		if c.run != "" {
 			args = append(args, "-test.run="+c.run)
 		}
+		args = append(args, strings.Fields(c.args)...)
 		for _, u := range strings.Split(c.users, ",") {
 			if u != "root" && u != "user" {
 				return fmt.Errorf("-users: %q is neither root nor user", u)

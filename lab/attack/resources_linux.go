@@ -24,7 +24,7 @@ const mib = 1 << 20
 //
 //	loop      one thread
 //	threads   eight threads
-//	children  sixty short children
+//	children  sixty (or args[2]) short children
 //	setsid    a child that left session and group, while its parent sleeps
 func burn(args []string) int {
 	kind, ms := arg(args, 0, "loop"), number(args, 1, 1000)
@@ -41,8 +41,9 @@ func burn(args []string) int {
 		}
 		wg.Wait()
 	case "children":
-		for range 60 {
-			if err := again("burn", "loop", strconv.Itoa(ms/60)).Run(); err != nil {
+		n := number(args, 2, 60)
+		for range n {
+			if err := again("burn", "loop", strconv.Itoa(ms/n)).Run(); err != nil {
 				fmt.Println(err)
 				return 1
 			}

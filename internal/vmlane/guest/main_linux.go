@@ -92,6 +92,10 @@ func setUp(p plan.Plan) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("share /: %w", err)
 	}
+	// Where set-user-id programs work, which /tmp has switched off.
+	if err := os.Chmod("/var/tmp", 0o777|os.ModeSticky); err != nil {
+		return err
+	}
 	// 3. Modules, network, accounts.
 	for _, m := range p.Modules {
 		f, err := os.Open(m)
@@ -104,8 +108,12 @@ func setUp(p plan.Plan) error {
 			return fmt.Errorf("load %s: %w", m, err)
 		}
 	}
-	if err := loopbackUp(); err != nil {
+	if err := up("lo", [4]byte{127, 0, 0, 1}); err != nil {
 		return fmt.Errorf("lo: %w", err)
+	}
+	// An interface of the host that sandboxes must not see; TEST-NET-1.
+	if err := up("dummy0", [4]byte{192, 0, 2, 1}); err != nil {
+		return fmt.Errorf("dummy0: %w", err)
 	}
 	if err := unix.Sethostname([]byte("vmlane")); err != nil {
 		return err
@@ -116,7 +124,7 @@ func setUp(p plan.Plan) error {
 		}
 	}
 	// 4. cgroups as systemd lays them out: root's tests in a service, the
-	// ordinary user's in a scope below a delegated tree.
+	// ordinary user's in a service with Delegate=yes and DelegateSubgroup=main.
 	return errors.Join(
 		group("", true, 0),
 		group("system.slice", true, 0),
@@ -124,6 +132,7 @@ func setUp(p plan.Plan) error {
 		group("user.slice/user-1000.slice", true, 0),
 		group("user.slice/user-1000.slice/user@1000.service", true, user),
 		group("user.slice/user-1000.slice/user@1000.service/app.slice", true, user),
+		group("user.slice/user-1000.slice/user@1000.service/app.slice/vmlane.service", true, user),
 	)
 }
 
@@ -146,18 +155,30 @@ func group(name string, enable bool, owner int) error {
 		os.Chown(dir+"/cgroup.subtree_control", owner, owner), os.Chown(dir+"/cgroup.threads", owner, owner))
 }
 
-func loopbackUp() error {
+// up gives an interface its IPv4 address and starts it.
+func up(name string, ip [4]byte) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(s)
+	addr := struct {
+		name [16]byte
+		fam  uint16
+		port uint16
+		ip   [4]byte
+		_    [16]byte
+	}{fam: unix.AF_INET, ip: ip}
+	copy(addr.name[:], name)
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCSIFADDR, uintptr(unsafe.Pointer(&addr))); e != 0 {
+		return e
+	}
 	req := struct {
 		name  [16]byte
 		flags uint16
 		_     [22]byte
 	}{flags: unix.IFF_UP | unix.IFF_RUNNING}
-	copy(req.name[:], "lo")
+	copy(req.name[:], name)
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&req))); e != 0 {
 		return e
 	}
@@ -168,7 +189,7 @@ func loopbackUp() error {
 func test(t plan.Test) string {
 	name, owner, home := "system.slice/vmlane.service", 0, "/root"
 	if !t.Root {
-		name, owner, home = "user.slice/user-1000.slice/user@1000.service/app.slice/vmlane.scope", user, "/home/lab"
+		name, owner, home = "user.slice/user-1000.slice/user@1000.service/app.slice/vmlane.service/main", user, "/home/lab"
 	}
 	if err := group(name, false, owner); err != nil {
 		return err.Error()
@@ -180,7 +201,7 @@ func test(t plan.Test) string {
 	defer cg.Close()
 	cmd := exec.Command(t.Args[0], t.Args[1:]...)
 	cmd.Dir = t.Dir
-	cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + home, "TMPDIR=/tmp", "LANG=C.UTF-8", "BELLJAR_VMLANE=1"}, t.Env...)
+	cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + home, "TMPDIR=/var/tmp", "LANG=C.UTF-8", "BELLJAR_VMLANE=1"}, t.Env...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(cg.Fd())}
 	if !t.Root {
