@@ -29,6 +29,7 @@ const (
 	exitInfra         = 125 // wrong usage, an invalid spec, or the machinery failed
 	exitNotExecutable = 126
 	exitNotFound      = 127
+	exitCancelled     = 130
 	exitLimit         = 137 // a limit ended the program, or made it fail
 )
 
@@ -138,8 +139,9 @@ func newRoot() *cobra.Command {
 		}
 	}
 	add("run", newRun())
+	add("keep", newCreate(), newExec(), newPs(), newTop(), newLogs(), newCp(), newRm(), newGC())
 	add("trust", newDoctor(), newLab())
-	root.AddCommand(newVersion())
+	root.AddCommand(newVersion(), newAttend())
 	return root
 }
 

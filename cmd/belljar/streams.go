@@ -151,7 +151,7 @@ func (i *interrupts) code() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.first == 0 {
-		return 128 + int(syscall.SIGINT)
+		return exitCancelled
 	}
 	return 128 + int(i.first)
 }
