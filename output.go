@@ -11,9 +11,12 @@ import (
 )
 
 const (
-	// retainBytes is what is kept of one stream: 16 MiB less one chunk, so that both
-	// streams in flood and what reading them costs stay below 32 MiB together.
-	retainBytes = 16<<20 - 512<<10
+	// retainBytes is what is kept of a stream. When both streams of an execution are
+	// in flood, the second keeps less, so that both and what reading them costs stay
+	// below 32 MiB together.
+	retainBytes  = 16 << 20
+	retainSecond = 14 << 20
+
 	firstBuffer = 512
 	lastBuffer  = 256 << 10 // the largest buffer before the full one
 	readMax     = 64 << 10  // the capacity of a pipe
@@ -29,7 +32,8 @@ var fullBuffers = sync.Pool{New: func() any { b := make([]byte, retainBytes); re
 type outputQuota struct {
 	limit int64 // 0: none
 	used  atomic.Int64
-	hit   func() // called at each breach
+	hit   func()       // called at each breach
+	full  atomic.Int32 // streams with a full-size buffer
 }
 
 // take returns how many of n bytes are within the limit.
@@ -76,7 +80,8 @@ type stream struct {
 
 	mu        sync.Mutex
 	sinks     []*sink
-	buf       []byte // len == cap; the bytes from region() on belong to copy
+	buf       []byte // used up to its length; the bytes of region() belong to copy
+	ring      bool   // buf has its full size
 	total     int64  // bytes that went through buf
 	over      int64  // bytes above the output limit: neither kept nor forwarded
 	writing   bool   // copy is in the writers
@@ -131,7 +136,7 @@ func (s *stream) read(rest bool) {
 
 // region is where the next bytes go.
 func (s *stream) region() []byte {
-	if s.total == int64(len(s.buf)) && len(s.buf) < retainBytes {
+	if s.total == int64(len(s.buf)) && !s.ring {
 		s.mu.Lock()
 		s.grow()
 		s.mu.Unlock()
@@ -149,6 +154,10 @@ func (s *stream) grow() {
 		b = make([]byte, n*8)
 	default:
 		b = *fullBuffers.Get().(*[]byte)
+		s.ring = true
+		if s.quota.full.Add(1) > 1 {
+			b = b[:retainSecond]
+		}
 	}
 	copy(b, s.buf)
 	s.buf = b
@@ -209,7 +218,7 @@ func (s *stream) attach(w io.Writer) bool {
 // snapshot copies what is retained, but for the part that copy may be reading
 // into.
 func (s *stream) snapshot() []byte {
-	if s.total < int64(len(s.buf)) || len(s.buf) < retainBytes {
+	if s.total < int64(len(s.buf)) || !s.ring {
 		return slices.Clone(s.buf[:s.total])
 	}
 	pos := int(s.total % int64(len(s.buf)))
@@ -240,10 +249,11 @@ func (s *stream) finish(limit time.Duration, forced <-chan struct{}) ([]byte, in
 		slices.Reverse(buf)
 		return buf, s.over + total - size
 	}
-	if len(buf) == retainBytes && total < retainBytes/2 {
+	if s.ring && total < int64(len(buf)/2) {
 		out := slices.Clone(buf[:total])
 		if !s.abandoned {
 			s.buf, s.total = nil, 0
+			buf = buf[:cap(buf)]
 			fullBuffers.Put(&buf)
 		}
 		return out, s.over

@@ -11,38 +11,46 @@ import (
 	"time"
 )
 
-// pattern is bytes that differ by position.
-func pattern(n int) []byte {
-	b := make([]byte, n)
+// allBytes are bytes that differ by position; made once, because it takes long
+// with the race detector.
+var allBytes = sync.OnceValue(func() []byte {
+	b := make([]byte, 2*retainBytes+12345)
 	x := uint32(1)
 	for i := range b {
 		x = x*1664525 + 1013904223
 		b[i] = byte(x >> 24)
 	}
 	return b
-}
+})
+
+// pattern returns the first n of them.
+func pattern(n int) []byte { return allBytes()[:n:n] }
 
 // feed starts a stream whose other end the test holds.
-func feed(t *testing.T, limit int64, sinks ...io.Writer) (*stream, *os.File, *outputQuota) {
+func feed(t *testing.T, sinks ...io.Writer) (*stream, *os.File) {
+	t.Helper()
+	return feedQuota(t, &outputQuota{hit: func() {}}, sinks...)
+}
+
+func feedQuota(t *testing.T, q *outputQuota, sinks ...io.Writer) (*stream, *os.File) {
 	t.Helper()
 	r, w, err := outPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Close() })
-	q := &outputQuota{limit: limit, hit: func() {}}
 	s := newStream(r, q)
 	for _, k := range sinks {
 		s.sinks = append(s.sinks, newSink(k))
 	}
 	go s.copy()
-	return s, w, q
+	return s, w
 }
 
 func TestRetention(t *testing.T) {
-	for _, n := range []int{0, 1, firstBuffer, firstBuffer + 1, 100_000, lastBuffer, lastBuffer + 1, retainBytes / 2, retainBytes - 1, retainBytes, retainBytes + 1, retainBytes + 100_000, 2 * retainBytes, 2*retainBytes + 12345} {
+	for _, n := range []int{0, 1, firstBuffer, firstBuffer + 1, 100_000, lastBuffer, lastBuffer + 1, retainBytes / 2, retainBytes, retainBytes + 1, 2*retainBytes + 12345} {
 		data := pattern(n)
-		s, w, _ := feed(t, 0)
+		s, w := feed(t)
 		if _, err := w.Write(data); err != nil {
 			t.Fatal(err)
 		}
@@ -55,6 +63,28 @@ func TestRetention(t *testing.T) {
 		if cap(got) > 2*len(got)+lastBuffer {
 			t.Errorf("%d bytes hold on to %d", n, cap(got))
 		}
+	}
+}
+
+// The bound holds for both streams together.
+func TestRetentionOfBoth(t *testing.T) {
+	var kept int
+	q := &outputQuota{hit: func() {}}
+	for i, want := range []int{retainBytes, retainSecond} {
+		s, w := feedQuota(t, q)
+		data := pattern(retainBytes + 1000)
+		if _, err := w.Write(data); err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Close()
+		got, dropped := s.finish(0, nil)
+		if !bytes.Equal(got, data[len(data)-want:]) || dropped != int64(len(data)-want) {
+			t.Errorf("stream %d: kept %d, dropped %d", i, len(got), dropped)
+		}
+		kept += len(got)
+	}
+	if kept > 30<<20 {
+		t.Errorf("%d bytes kept of both", kept)
 	}
 }
 
@@ -75,7 +105,7 @@ func TestQuotaIsExact(t *testing.T) {
 // A pipe that something outside of the tree holds open ends after a grace, with
 // everything that is in it.
 func TestHeldPipe(t *testing.T) {
-	s, w, _ := feed(t, 0)
+	s, w := feed(t)
 	if _, err := w.Write([]byte("said")); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +133,7 @@ func (w *stuck) Write(p []byte) (int, error) {
 
 func TestAbandonedWriter(t *testing.T) {
 	k := newStuck()
-	s, w, _ := feed(t, 0, k)
+	s, w := feed(t, k)
 	data := pattern(50_000)
 	if _, err := w.Write(data[:100]); err != nil {
 		t.Fatal(err)
@@ -129,7 +159,7 @@ func TestAttachMidway(t *testing.T) {
 	for _, n := range []int{0, 10, lastBuffer, retainBytes + readMax} {
 		var first bytes.Buffer
 		seen := make(chan struct{}, 1)
-		s, w, _ := feed(t, 0, writerFunc(func(p []byte) (int, error) {
+		s, w := feed(t, writerFunc(func(p []byte) (int, error) {
 			first.Write(p)
 			if first.Len() == n {
 				seen <- struct{}{}
