@@ -1,9 +1,12 @@
 package conformance
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing/fstest"
 
@@ -194,6 +197,52 @@ var fileCases = []testCase{
 			}
 			s.write(sb, name, "now a file")
 			s.reads(sb, name, "now a file")
+		}
+	}},
+	{name: "directory swapped for a link in a loop", f: func(s *suite) {
+		outside := s.TempDir()
+		canary := filepath.Join(outside, "f")
+		if err := os.WriteFile(canary, []byte("of the host"), 0o644); err != nil {
+			s.Fatal(err)
+		}
+		sb := s.sandbox()
+		c := s.started(sb, "swap", "/workspace/d", outside)
+		ok := func(what string, err error) {
+			if err != nil && !errors.Is(err, belljar.ErrFS) {
+				s.Errorf("%s: %v, want nothing or FS_ERROR", what, err)
+			}
+		}
+		for range 200 {
+			got, err := sb.ReadFile("d/f")
+			ok("read", err)
+			if string(got) == "of the host" {
+				s.Fatal("a file of the host was read")
+			}
+			ok("write", sb.WriteFile("d/f", []byte("x"), 0o644))
+			ok("chmod", sb.Chmod("d", 0o777))
+			ok("rename", sb.Rename("d/f", "d/g"))
+			_, err = sb.List("d")
+			ok("list", err)
+			ok("upload", sb.UploadTar(s.ctx, archive(entry{name: "d/up", data: "x"}), "."))
+			var b bytes.Buffer
+			ok("download", sb.DownloadTar(s.ctx, &b, "d"))
+			if bytes.Contains(b.Bytes(), []byte("of the host")) {
+				s.Fatal("a file of the host was downloaded")
+			}
+			ok("remove", sb.RemoveAll("d"))
+		}
+		if err := c.Cancel(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		left, err := os.ReadDir(outside)
+		if d := cmp.Diff([]string{"f"}, names(left)); d != "" || err != nil {
+			s.Errorf("the host's directory: %v: %s", err, d)
+		}
+		if fi, err := os.Stat(canary); err != nil || fi.Mode() != 0o644 {
+			s.Errorf("the host's file: %v, %v", fi, err)
+		}
+		if fi, err := os.Stat(outside); err != nil || fi.Mode().Perm() == 0o777 {
+			s.Errorf("the host's directory: %v, %v", fi, err)
 		}
 	}},
 	{name: "FIFO", needs: []Feature{FIFO}, f: func(s *suite) {

@@ -66,6 +66,8 @@ func probeProgram() fake.Program {
 				return b[:n], err
 			},
 			Symlink: p.Files.Symlink,
+			Remove:  p.Files.RemoveAll,
+			Mkdir:   func(name string) error { return p.Files.Mkdir(name, 0o755) },
 			Mkfifo:  p.Mkfifo,
 			Sparse: func(name string, size int64) error {
 				f, err := p.Files.OpenFile(name, unix.O_WRONLY|unix.O_CREAT, 0o644)

@@ -36,6 +36,8 @@ type Sys struct {
 	Symlink func(target, name string) error
 	Mkfifo  func(name string) error
 	Sparse  func(name string, size int64) error
+	Remove  func(name string) error
+	Mkdir   func(name string) error
 	Size    func() (rows, cols uint16, err error) // of the terminal
 }
 
@@ -174,6 +176,16 @@ var commands = map[string]func(*Sys) int{
 	"tick": func(s *Sys) int { // a line every 5 ms
 		for s.Sleep(5 * time.Millisecond) {
 			s.say("tick\n")
+		}
+		return 0
+	},
+	"swap": func(s *Sys) int { // swap <name> <target>: directory, link, directory, ... until killed
+		s.say("ready\n")
+		for s.Sleep(0) {
+			_ = s.Remove(s.arg(1))
+			_ = s.Symlink(s.arg(2), s.arg(1))
+			_ = s.Remove(s.arg(1))
+			_ = s.Mkdir(s.arg(1))
 		}
 		return 0
 	},

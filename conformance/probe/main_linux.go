@@ -74,6 +74,8 @@ func main() {
 		},
 		Read:    os.ReadFile,
 		Symlink: os.Symlink,
+		Remove:  os.RemoveAll,
+		Mkdir:   func(name string) error { return os.Mkdir(name, 0o755) },
 		Mkfifo:  func(name string) error { return unix.Mkfifo(name, 0o600) },
 		Sparse: func(name string, size int64) error {
 			f, err := os.Create(name)
