@@ -44,6 +44,7 @@ type instance struct {
 	fresh   bool
 	ownPid  bool
 	rwdirs  []string
+	idmaps  []int  // of the backend, only while the sandbox is being made
 	noFile  uint64 // hard RLIMIT_NOFILE of this host
 	clock   clock
 
@@ -182,15 +183,11 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	}
 	in.base = b.idBase(p.Spec.Tenant)
 
-	t, err := buildTree(p, !in.on[belljar.LayerRootfs])
+	mounts, dirs, err := in.mountOps()
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := in.mountOps(t)
-	if err != nil {
-		return nil, err
-	}
-	tpl, err := b.template(t)
+	tpl, err := b.templateFor(p, !in.on[belljar.LayerRootfs], dirs)
 	if err != nil {
 		return nil, err
 	}
@@ -263,13 +260,9 @@ func pidsLimit(p *belljar.Plan) int64 {
 	return p.Spec.Limits.Pids + 1
 }
 
-// mountOps compiles the spec's mounts, checked by descriptor.
-func (in *instance) mountOps(t *tree) ([]keeper.Op, error) {
-	var ops []keeper.Op
-	root := "/"
-	if in.plan.Spec.Image != "" {
-		root = in.plan.Spec.Image
-	}
+// mountOps compiles the spec's mounts, checked by descriptor, and says which of
+// them are directories.
+func (in *instance) mountOps() (ops []keeper.Op, dirs []bool, _ error) {
 	for i, mt := range in.plan.Spec.Mounts {
 		field := fmt.Sprintf("spec mounts[%d].", i)
 		attr := uint32(keeper.AttrNoSuid | keeper.AttrNoDev)
@@ -279,35 +272,42 @@ func (in *instance) mountOps(t *tree) ([]keeper.Op, error) {
 		}
 		op, mode, err := bindOp(mt.Target, mt.Source, attr, 0)
 		if err != nil {
-			return nil, &belljar.Error{
+			return nil, nil, &belljar.Error{
 				Code: belljar.CodeInvalidSpec, Op: field + "source", Message: err.Error(), Err: err,
 				Hint: "the source must exist and no part of its path may be a symbolic link",
 			}
 		}
 		if mode.Type() != 0 && !mode.IsDir() {
-			return nil, &belljar.Error{
+			return nil, nil, &belljar.Error{
 				Code: belljar.CodeInvalidSpec, Op: field + "source", Message: mt.Source + " is a socket, device or FIFO", Hint: "only directories and regular files can be mounted",
 			}
 		}
 		if err := in.checkSource(mt.Source); err != nil {
 			err.Op = field + "source"
-			return nil, err
+			return nil, nil, err
 		}
 		if !ro && !in.b.root {
 			if err := in.checkGroupWrite(mt.Source); err != nil {
 				err.Op = field + "source"
-				return nil, err
+				return nil, nil, err
 			}
 		}
-		if err := t.target(mt.Target, root, mode.IsDir()); err != nil {
-			return nil, &belljar.Error{
-				Code: belljar.CodeInvalidSpec, Op: field + "target", Message: err.Error(), Err: err,
-				Hint: "below what the image shows read-only, the target must exist already",
+		if !ro && in.b.root && in.on[belljar.LayerUser] {
+			uid, gid, err := owner(mt.Source)
+			if err != nil {
+				return nil, nil, &belljar.Error{Code: belljar.CodeInvalidSpec, Op: field + "source", Message: err.Error(), Err: err}
 			}
+			fd, err := in.b.idmap(uid, gid, in.base)
+			if err != nil {
+				return nil, nil, err
+			}
+			in.idmaps = append(in.idmaps, fd)
+			op.IDMap = uint32(len(in.idmaps))
 		}
 		ops = append(ops, op)
+		dirs = append(dirs, mode.IsDir())
 	}
-	return ops, nil
+	return ops, dirs, nil
 }
 
 // checkSource refuses sources that hand over the host or this runtime.
@@ -399,6 +399,8 @@ func (in *instance) sandboxMsg(tpl *template, mounts []keeper.Op, peer int) (*ke
 		m.FDs = append(m.FDs, fd)
 		flags |= keeper.SBRWFD
 	}
+	m.FDs = append(m.FDs, in.idmaps...)
+	in.idmaps = nil
 	var expire uint64
 	if !p.Expires.IsZero() {
 		var ts unix.Timespec

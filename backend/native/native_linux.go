@@ -31,11 +31,11 @@ type Backend struct {
 
 	mu        sync.Mutex // guards what follows
 	nursery   *keeper.Nursery
-	pending   chan struct{} // serializes requests to the nursery
 	cg        *cgroup.Root
 	cgErr     error
 	templates map[string]*template
 	tenants   map[string]uint32
+	idmaps    map[idmapKey]int
 	live      map[*instance]struct{}
 	closed    bool
 
@@ -60,7 +60,7 @@ func New(c Config) *Backend {
 		c.Tag = hex.EncodeToString(b[:])
 	}
 	return &Backend{
-		cfg: c, root: os.Geteuid() == 0 && hasSysAdmin(), templates: map[string]*template{}, tenants: map[string]uint32{},
+		cfg: c, root: os.Geteuid() == 0 && hasSysAdmin(), templates: map[string]*template{}, tenants: map[string]uint32{}, idmaps: map[idmapKey]int{},
 		live: map[*instance]struct{}{}, filters: map[seccomp.Profile]*seccomp.Program{},
 	}
 }
@@ -205,15 +205,43 @@ func (b *Backend) cgroups() (*cgroup.Root, error) {
 	return r, nil
 }
 
-// template returns the id of a root with these operations; b.mu is held.
-func (b *Backend) template(t *tree) (*template, error) {
-	key := t.key()
-	if x := b.templates[key]; x != nil {
+// templateFor returns the root of a plan; b.mu is held. Compiling one looks at
+// some hundred host paths, so it is done again only when what it depends on
+// changed: what the plan asks for, and the directories that were listed.
+func (b *Backend) templateFor(p *belljar.Plan, rootfsOff bool, dirs []bool) (*template, error) {
+	var key strings.Builder
+	fmt.Fprintf(&key, "%q %q %t", p.Spec.Image, p.Spec.WorkDir, rootfsOff)
+	for i, m := range p.Spec.Mounts {
+		fmt.Fprintf(&key, " %q %t", m.Target, dirs[i])
+	}
+	for _, d := range []string{"/", "/etc", p.Spec.Image, p.Spec.Image + "/var", p.Spec.Image + "/home"} {
+		var st unix.Stat_t
+		if d != "" && unix.Stat(d, &st) == nil {
+			fmt.Fprintf(&key, " %d.%d.%d", st.Ino, st.Mtim.Sec, st.Mtim.Nsec)
+		}
+	}
+	if x := b.templates[key.String()]; x != nil {
 		x.last = time.Now()
 		return x, nil
 	}
+	t, err := buildTree(p, rootfsOff)
+	if err != nil {
+		return nil, err
+	}
+	root := "/"
+	if p.Spec.Image != "" {
+		root = p.Spec.Image
+	}
+	for i, m := range p.Spec.Mounts {
+		if err := t.target(m.Target, root, dirs[i]); err != nil {
+			return nil, &belljar.Error{
+				Code: belljar.CodeInvalidSpec, Op: fmt.Sprintf("spec mounts[%d].target", i), Message: err.Error(), Err: err,
+				Hint: "below what the image shows read-only, the target must exist already",
+			}
+		}
+	}
 	id := uint32(len(b.templates))
-	if len(b.templates) >= 200 {
+	if len(b.templates) >= maxTemplates {
 		var oldKey string
 		var old *template
 		for k, x := range b.templates {
@@ -222,7 +250,7 @@ func (b *Backend) template(t *tree) (*template, error) {
 			}
 		}
 		if old == nil {
-			return nil, &belljar.Error{Code: belljar.CodeUnavailable, Op: "create", Message: "200 different roots are in use at once"}
+			return nil, &belljar.Error{Code: belljar.CodeUnavailable, Op: "create", Message: fmt.Sprintf("%d different roots are in use at once", maxTemplates)}
 		}
 		m := keeper.NewMsg(keeper.MForget, 3).U32(old.id, 0)
 		if err := b.nursery.Send(m); err != nil {
@@ -240,9 +268,12 @@ func (b *Backend) template(t *tree) (*template, error) {
 		return nil, err
 	}
 	x := &template{id: id, last: time.Now()}
-	b.templates[key] = x
+	b.templates[key.String()] = x
 	return x, nil
 }
+
+// maxTemplates leaves some of the keeper's table free.
+const maxTemplates = 200
 
 // idBase gives a tenant its own range of host ids; b.mu is held.
 func (b *Backend) idBase(tenant string) uint32 {
@@ -305,6 +336,10 @@ func (b *Backend) Close(ctx context.Context) error {
 		errs = append(errs, b.cg.Close())
 		b.cg = nil
 		b.cgErr = errors.New("the backend is closed")
+	}
+	for k, fd := range b.idmaps {
+		unix.Close(fd)
+		delete(b.idmaps, k)
 	}
 	if b.nursery != nil {
 		errs = append(errs, b.nursery.Close())

@@ -2,6 +2,10 @@ package native
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"belljar"
@@ -34,5 +38,69 @@ func TestRun(t *testing.T) {
 	t.Logf("%+v\n%s\n%s", res, res.Stdout, res.Stderr)
 	if res.ExitCode != 3 {
 		t.Fatalf("exit %d", res.ExitCode)
+	}
+}
+
+func TestWritableMount(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "secret"), []byte("mine\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for d := dir; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rw := false
+	rt := newRuntime(t)
+	sb, err := rt.Create(t.Context(), belljar.Spec{Mounts: []belljar.Mount{{Source: dir, Target: "/data", ReadOnly: &rw}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := sb.Shell("echo new > /data/new && cat /data/secret && stat -c %u /data/new").Run(t.Context())
+	if err != nil || res.ExitCode != 0 {
+		t.Fatalf("%v %+v %s", err, res.ExitCode, res.Stderr)
+	}
+	if got := string(res.Stdout); got != "mine\n1000\n" {
+		t.Errorf("inside: %q", got)
+	}
+	st, err := os.Stat(filepath.Join(dir, "new"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid := st.Sys().(*syscall.Stat_t).Uid; int(uid) != os.Getuid() {
+		t.Errorf("the new file belongs to %d on the host, want %d", uid, os.Getuid())
+	}
+}
+
+func TestDiskBacking(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("loop devices are root's")
+	}
+	rt := newRuntime(t)
+	sb, err := rt.Create(t.Context(), belljar.Spec{Limits: belljar.Limits{Disk: 32 * belljar.MiB, DiskBacking: belljar.DiskDisk, Memory: 24 * belljar.MiB}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// More than the memory limit fits, more than the disk limit does not.
+	res, err := sb.Shell("df -k /workspace; head -c 30000000 /dev/zero > a && rm a && head -c 60000000 /dev/zero > b").Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Cause != belljar.CauseDisk || !strings.Contains(string(res.Stderr), "No space left") {
+		t.Errorf("cause %s, exit %d: %s%s", res.Cause, res.ExitCode, res.Stdout, res.Stderr)
+	}
+	res, err = sb.Shell("rm -f b; echo ok > c; cat c; stat -c %U c").Run(t.Context())
+	if err != nil || string(res.Stdout) != "ok\nuser\n" {
+		t.Errorf("afterwards: %v %q %q", err, res.Stdout, res.Stderr)
+	}
+	if err := sb.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, f := range out {
+		if b, _ := os.ReadFile(f); strings.Contains(string(b), "belljar") {
+			t.Errorf("loop device left: %s %s", f, b)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package native
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,12 +32,14 @@ var etcBinds = []string{
 	"ImageMagick-*", "php", "R", "gitconfig", "crypto-policies",
 }
 
-// procMasks cover what /proc shows of the whole machine; a slash marks directories.
+// procMasks cover what /proc shows of the machine to everybody and programs do
+// without; a slash marks directories. The whole of /proc is read-only besides,
+// and what is only for root belongs to an id that is not mapped. Each costs a
+// mount, so what says little (zoneinfo, softirqs, tty drivers) is left.
 var procMasks = []string{
-	"acpi/", "asound/", "bus/", "driver/", "fs/", "irq/", "scsi/", "sysvipc/", "tty/",
-	"config.gz", "consoles", "diskstats", "interrupts", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags",
-	"latency_stats", "locks", "mdstat", "modules", "mtrr", "partitions", "sched_debug", "schedstat", "slabinfo", "softirqs", "swaps", "sysrq-trigger",
-	"timer_list", "timer_stats", "vmallocinfo", "zoneinfo", "bootconfig", "cmdline", "iomem", "ioports", "pagetypeinfo", "dma",
+	"acpi/", "asound/", "bus/", "fs/", "irq/", "scsi/",
+	"cmdline", "diskstats", "interrupts", "kcore", "key-users", "keys", "kmsg", "latency_stats", "locks", "mdstat", "modules", "mtrr", "partitions",
+	"sched_debug", "schedstat", "swaps", "sysrq-trigger", "timer_list", "timer_stats",
 }
 
 const roFlags = keeper.AttrReadOnly | keeper.AttrNoSuid | keeper.AttrNoDev
@@ -180,14 +181,6 @@ func (t *tree) target(p, root string, isDir bool) error {
 		t.file(p, "")
 	}
 	return nil
-}
-
-func (t *tree) key() string {
-	h := sha256.New()
-	for _, o := range t.ops {
-		fmt.Fprintf(h, "%d %o %d %q %q %d %d %d\n", o.Kind, o.Mode, o.Attr, o.A, o.B, o.Dev, o.Ino, o.Flags)
-	}
-	return string(h.Sum(nil))
 }
 
 // skeleton is what every root has, whatever the image says: it comes first, so

@@ -176,7 +176,9 @@ func (in *instance) diskFull() bool {
 	if in.rwfd < 0 || unix.Fstatfs(in.rwfd, &st) != nil {
 		return false
 	}
-	return st.Bavail == 0 || st.Ffree == 0
+	// On a disk the last blocks may go to the file system's own tables.
+	left := st.Bavail * uint64(st.Bsize)
+	return left < 64<<10 && left < st.Blocks*uint64(st.Bsize)/8 || st.Bavail == 0 || st.Ffree == 0
 }
 
 func (t *task) send(typ keeper.Type, sig syscall.Signal, tree int32) error {

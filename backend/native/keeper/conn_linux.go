@@ -208,3 +208,40 @@ func (n *Nursery) Close() error {
 	_, werr := n.proc.Wait()
 	return errors.Join(err, werr)
 }
+
+// UserNamespace makes a user namespace with these maps that nobody is in, for
+// id-mapped mounts, and returns its descriptor.
+func UserNamespace(uids, gids []syscall.SysProcIDMap) (int, error) {
+	prog, err := Program()
+	if err != nil {
+		return -1, err
+	}
+	defer prog.Close()
+	c, fd, err := Pair()
+	if err != nil {
+		return -1, err
+	}
+	peer := os.NewFile(uintptr(fd), "peer")
+	defer peer.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		c.Close()
+		return -1, err
+	}
+	defer null.Close()
+	// A nursery that is asked for nothing keeps the namespace alive while it is opened.
+	p, err := os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", prog.Fd()), []string{"belljar-keeper"}, &os.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, peer},
+		Sys: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: uids, GidMappings: gids},
+	})
+	if err != nil {
+		c.Close()
+		return -1, err
+	}
+	ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/user", p.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	c.Close()
+	if _, werr := p.Wait(); err == nil {
+		err = werr
+	}
+	return ns, err
+}

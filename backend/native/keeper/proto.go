@@ -210,6 +210,7 @@ type Op struct {
 	B        string // content, link target, or source
 	Dev, Ino uint64 // what the source must still be
 	Flags    uint32
+	IDMap    uint32 // 0, or 1 + index of a user namespace among the last descriptors
 }
 
 // Ops appends operations, each aligned to 8 bytes.
@@ -224,7 +225,7 @@ func (m *Msg) Ops(ops ...Op) *Msg {
 		}
 		m.b = le.AppendUint16(m.b, o.Kind)
 		m.b = le.AppendUint16(m.b, o.Mode)
-		m.U32(o.Attr, uint32(len(o.A)+1), uint32(blen)).U64(o.Dev, o.Ino).U32(o.Flags, 0)
+		m.U32(o.Attr, uint32(len(o.A)+1), uint32(blen)).U64(o.Dev, o.Ino).U32(o.Flags, o.IDMap)
 		m.Str(o.A)
 		if o.Kind == OpFile {
 			m.b = append(m.b, o.B...)

@@ -18,7 +18,8 @@
 
 struct slot { i32 step, err, status, ended; };
 struct set { i32 used, clonefd, killfd, eventsfd, oomfd, nprocs; i32 procs[MAXPROCS]; };
-enum { X_FREE, X_RUNNING, X_REAPING, X_DONE };
+#define NSFLAGS (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET)
+enum { X_FREE, X_RUNNING, X_REAPING, X_DONE, X_TOLD = 0x10000, X_ASKED = 0x20000 }; /* states; in exflags: the end was told, M_TASK is due */
 struct exec {
 	u64 id, started, exited, reaped, deadline, reapby, utime, stime, maxrss;
 	i32 state, pid, status, flags, exflags, set;
@@ -34,7 +35,7 @@ static struct set sets[MAXSETS];
 static u8 msgbuf[MAXMSG] __attribute__((aligned(16)));
 static u8 planbuf[MAXMSG] __attribute__((aligned(16)));
 static u8 filter[32768] __attribute__((aligned(8)));
-static u32 filterlen, lockflags;
+static u32 filterlen, lockflags, helloseq;
 static i32 preset; /* the keeper itself is confined: its children are born so */
 static char *ptrs[8192];
 static i32 ctl = -1, lstn = -1, epfd = -1, sigfd = -1, initfd = -1, rootfd = -1, landlockfd = -1, syncfd = -1, userns = -1, cgroupns = -1;
@@ -42,8 +43,9 @@ static i32 initpid, ending, wantout, rootless;
 static i32 lifefd[2] = {-1, -1}; /* a pipe that ends with the keeper */
 static struct sandbox_msg *plan;
 static struct ready_msg ready;
+static struct fds tops; /* the nursery's: where the supervisor's groups are */
 static i32 templatefd[256];
-static u32 innerid;
+static i32 inited, confined, greeted; /* M_INIT and M_CONFINE were carried out; this supervisor said M_HELLO, or made us */
 
 /* ---- small things ---- */
 
@@ -173,7 +175,8 @@ static void fail(i32 fd, int step, long err, u64 id, u32 arg)
 	f.err = (i32)(err < 0 ? -err : err);
 	f.id = id;
 	f.arg = arg;
-	send_(fd, &f, sizeof f, M_FAIL, NULL, 0);
+	if (send_(fd, &f, sizeof f, M_FAIL, NULL, 0) == -EAGAIN)
+		ending = 1; /* a lost answer would leave somebody waiting for ever */
 }
 static void ok(i32 fd, u32 seq, u32 value)
 {
@@ -200,7 +203,7 @@ static i32 take(struct fds *f, i32 i)
 /* Receives one message: its length, 0 at the end of the stream, or -errno. */
 static long recv_(i32 fd, u8 *buf, struct fds *f)
 {
-	union { struct cmsghdr c; u8 b[sizeof(struct cmsghdr) + MAXFDS * 4 + 8]; } u;
+	union { struct cmsghdr c; u8 b[sizeof(struct cmsghdr) + MAXFDS * 4]; } u; /* more is MSG_CTRUNC */
 	struct iovec v = {buf, MAXMSG};
 	struct msghdr m = {NULL, 0, &v, 1, &u, sizeof u, 0};
 	struct hdr *h = (struct hdr *)buf;
@@ -214,8 +217,10 @@ static long recv_(i32 fd, u8 *buf, struct fds *f)
 			f->n = MAXFDS;
 		memcpy(f->v, u.b + sizeof u.c, (uptr)f->n * 4);
 	}
-	if (n == 0)
+	if (n == 0) {
+		close_all(f);
 		return 0;
+	}
 	if ((m.flags & (MSG_TRUNC | MSG_CTRUNC)) || n < (long)sizeof *h || h->magic != MAGIC || h->version != VERSION || h->len != (u32)n) {
 		close_all(f);
 		return -EPROTO;
@@ -241,7 +246,8 @@ static struct op *next_op(char **p, char *end, char **a, char **b)
 		return NULL;
 	*a = (char *)(o + 1);
 	*b = *a + o->alen;
-	if (*b + o->blen > end || (*a)[o->alen - 1] || (o->blen && o->kind != OP_FILE && (*b)[o->blen - 1]))
+	if (*b + o->blen > end || (*a)[o->alen - 1] || (o->blen && o->kind != OP_FILE && (*b)[o->blen - 1]) ||
+	    (!o->blen && (o->kind == OP_LINK || o->kind == OP_BIND)))
 		return NULL;
 	*p = *b + o->blen;
 	return o;
@@ -266,7 +272,7 @@ static long open_source(const char *path, struct op *o, i32 *fd)
 	return 0;
 }
 /* Clones the mount of an opened source with its attributes narrowed. */
-static long clone_mount(i32 src, struct op *o, i32 *fd)
+static long clone_mount(i32 src, struct op *o, i32 userns_, i32 *fd)
 {
 	u32 rec = o->flags & OP_NONREC ? 0 : AT_RECURSIVE;
 	struct mount_attr at = {o->attr, 0, 0, 0};
@@ -275,6 +281,10 @@ static long clone_mount(i32 src, struct op *o, i32 *fd)
 		return r;
 	*fd = (i32)r;
 	at.propagation = MS_PRIVATE;
+	if (userns_ >= 0) {
+		at.attr_set |= MOUNT_ATTR_IDMAP;
+		at.userns_fd = (u64)userns_;
+	}
 	r = sys5(NR_mount_setattr, *fd, "", AT_EMPTY_PATH | rec, &at, sizeof at);
 	if (r < 0)
 		close_(fd);
@@ -293,7 +303,7 @@ static long bind_op(i32 dir, struct op *o, const char *target, const char *sourc
 	if (r < 0)
 		return (r == -ENOENT && (o->flags & OP_OPTIONAL)) ? 0 : r;
 	*step = ST_OP_BIND;
-	r = clone_mount(src, o, &mnt);
+	r = clone_mount(src, o, -1, &mnt);
 	close_(&src);
 	if (r < 0)
 		return r;
@@ -307,6 +317,8 @@ static long bind_op(i32 dir, struct op *o, const char *target, const char *sourc
 static long template_op(i32 dir, struct op *o, char *a, char *b, int *step)
 {
 	long r;
+	if (a[0] == '/') /* would leave the template: *at calls forget the descriptor */
+		o->kind = 0;
 	switch (o->kind) {
 	case OP_DIR:
 		*step = ST_OP_DIR;
@@ -354,7 +366,7 @@ static void do_template(struct template_msg *m, long n)
 	char path[32], *p = (char *)(m + 1), *end = (char *)m + n, *a, *b;
 	int step = ST_TEMPLATE;
 	long r;
-	if (n < (long)sizeof *m || m->id >= 256 || templatefd[m->id] >= 0) {
+	if (n < (long)sizeof *m || !inited || m->id >= 256 || templatefd[m->id] >= 0) {
 		fail(3, ST_PROTOCOL, EPROTO, 0, 0);
 		return;
 	}
@@ -388,10 +400,9 @@ static void do_init(struct init_msg *m, long n)
 	char b[64], *p;
 	long r = 0, cg;
 	int step = ST_PROTOCOL;
-	if (n != (long)sizeof *m)
+	if (n != (long)sizeof *m || inited)
 		goto bad;
 	rootless = !!(m->flags & INIT_ROOTLESS);
-	innerid = m->inner;
 	if (rootless) {
 		step = ST_UNSHARE_USER;
 		if ((r = sys1(NR_unshare, CLONE_NEWUSER)) < 0)
@@ -435,6 +446,7 @@ static void do_init(struct init_msg *m, long n)
 	}
 	if ((r = sys3(NR_mkdirat, AT_FDCWD, "/sys/n", 0755)) < 0)
 		goto bad;
+	inited = 1;
 	ok(3, m->h.seq, (u32)sys0(NR_getpid));
 	return;
 bad:
@@ -456,12 +468,11 @@ static void init_fail(int step, long err)
 			init_fail((step), r_); \
 	} while (0)
 
-static void drop_caps(void)
+static long set_caps(u32 low)
 {
 	struct cap_header h = {0x20080522, 0};
-	struct cap_data d[2];
-	memset(d, 0, sizeof d);
-	sys2(NR_capset, &h, d);
+	struct cap_data d[2] = {{low, low, 0}, {0, 0, 0}};
+	return sys2(NR_capset, &h, d);
 }
 static long attach_cgroups(const i32 *procs, i32 n)
 {
@@ -625,7 +636,7 @@ static void init_main(i32 sync, i32 tree, i32 rwfd, const i32 *procs, i32 nprocs
 		TRY(ST_INIT_LOCK, sys3(NR_setresuid, plan->initid, plan->initid, plan->initid));
 	}
 	TRY(ST_INIT_LOCK, sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-	drop_caps();
+	TRY(ST_INIT_LOCK, set_caps(0));
 	/* Children that end up here are reaped by the kernel; the end of the stream is the end of the keeper. */
 	sigaction(SIGCHLD, 1 /* SIG_IGN */);
 	do
@@ -672,10 +683,13 @@ static long enter_user(void)
 		r = sys2(NR_setns, cgroupns, CLONE_NEWCGROUP);
 	return r;
 }
-static void drop_bounding(void)
+/* EINVAL: no such capability, all others are gone. Anything else is a refusal. */
+static long drop_bounding(void)
 {
-	for (long c = 0; c <= 63 && sys2(NR_prctl, PR_CAPBSET_DROP, c) == 0; c++)
-		;
+	long r = 0;
+	for (long c = 0; c <= 63 && r == 0; c++)
+		r = sys2(NR_prctl, PR_CAPBSET_DROP, c);
+	return r == -EINVAL ? 0 : r;
 }
 static long install_filter(void)
 {
@@ -701,8 +715,9 @@ static long confine_self(int *step)
 	*step = ST_GROUPS;
 	if ((lockflags & LOCK_GROUPS) && (r = sys2(NR_setgroups, 0, NULL)) < 0)
 		return r;
-	if (lockflags & LOCK_CAPS)
-		drop_bounding();
+	*step = ST_CAPBSET;
+	if ((lockflags & LOCK_CAPS) && (r = drop_bounding()) < 0)
+		return r;
 	*step = ST_NNP;
 	if ((lockflags & LOCK_NNP) && (r = sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) < 0)
 		return r;
@@ -742,7 +757,7 @@ static void lockdown(struct req *q, struct slot *s)
 	 * 5. Groups before the user, or the right to set them is gone. */
 	if (!preset) {
 		if (lockflags & LOCK_CAPS)
-			drop_bounding();
+			STEP(ST_CAPBSET, drop_bounding());
 		if (lockflags & LOCK_GROUPS)
 			STEP(ST_GROUPS, sys2(NR_setgroups, 0, NULL));
 	}
@@ -755,7 +770,7 @@ static void lockdown(struct req *q, struct slot *s)
 	/* 6. No capability in any set. As uid 0 inside, an execve would hand them back:
 	 *    that is what the empty bounding set and step 7 are for. */
 	if (lockflags & LOCK_CAPS)
-		drop_caps();
+		STEP(ST_CAPS, set_caps(0));
 	if (lockflags & LOCK_KEEPCAPS) {
 		struct cap_header h = {0x20080522, 0};
 		struct cap_data d[2] = {{~0U, ~0U, ~0U}, {0x1ff, 0x1ff, 0x1ff}};
@@ -816,14 +831,17 @@ static void fresh_init(struct req *q, struct slot *s, char *masks, char *end)
 	STEP(ST_FRESH_FORK, pid);
 	if (pid == 0)
 		lockdown(q, s);
+	/* Nobody that a program can be; of all rights it keeps the one to signal (CAP_KILL),
+	 * which reaches no further than its own pid namespace. */
 	if (lockflags & LOCK_IDS) {
+		sys2(NR_prctl, PR_SET_KEEPCAPS, 1);
 		STEP(ST_IDS, sys3(NR_setresgid, plan->initid, plan->initid, plan->initid));
 		STEP(ST_IDS, sys3(NR_setresuid, plan->initid, plan->initid, plan->initid));
 	}
 	STEP(ST_CLOSE, sys3(NR_dup3, lifefd[0], 0, O_CLOEXEC));
 	STEP(ST_CLOSE, sys3(NR_close_range, 1, ~0U, 0));
-	sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-	drop_caps();
+	STEP(ST_NNP, sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	STEP(ST_CAPS, set_caps(1 << 5));
 	sys2(NR_prctl, PR_SET_DUMPABLE, 0);
 	ep = sys1(NR_epoll_create1, O_CLOEXEC);
 	sfd = sys4(NR_signalfd4, -1, &all, 8, O_CLOEXEC | SOCK_NONBLOCK);
@@ -858,13 +876,18 @@ static char *plan_masks(char **end)
 	*end = (char *)plan + plan->h.len;
 	for (i32 i = 0; i < 3; i++)
 		next_string(&s, *end);
-	for (u32 i = 0; i < plan->nmounts + plan->nrwdirs; i++)
+	for (u32 i = 0; i < plan->nmounts + plan->nrwdirs; i++) /* keeper() has counted them */
 		next_op(&s, *end, &a, &b);
 	return s;
 }
 static void run(struct req *q, struct slot *s, struct set *cg)
 {
 	char *end, *masks;
+	/* A neighbour may stop this process before it is locked down: it must not be
+	 * what keeps PID 1, a fresh init or the supervisor from seeing the keeper's end. */
+	close_(&syncfd);
+	close_(&lifefd[1]);
+	close_(&ctl);
 	/* Own group first: everything after this is on the execution's account. */
 	if (cg)
 		STEP(ST_CGROUP, attach_cgroups(cg->procs, cg->nprocs));
@@ -919,25 +942,39 @@ static void fill(struct exited_msg *x, struct exec *e)
 /* Hands the ends of executions to the supervisor; what does not fit waits. */
 static void flush(void)
 {
-	i32 blocked = 0;
-	for (i32 i = 0; i < nexecs && ctl >= 0; i++) {
+	i32 fds[3], blocked = 0;
+	struct exited_msg x;
+	long r = 0;
+	for (i32 i = 0; i < nexecs && ctl >= 0 && r >= 0; i++) {
 		struct exec *e = &execs[i];
-		struct exited_msg x;
-		if (e->state != X_DONE || (e->exflags & 0x10000))
+		u32 k = 0;
+		if (!(e->exflags & X_ASKED))
 			continue;
 		fill(&x, e);
-		long r = send_(ctl, &x, sizeof x, M_EXITED, NULL, 0);
-		if (r == -EAGAIN) {
-			blocked = 1;
-			break;
-		}
-		if (r < 0)
+		x.h.seq = helloseq;
+		for (u32 j = 0; j < 3; j++)
+			if (e->keep[j] >= 0) {
+				x.keep |= 1u << j;
+				fds[k++] = e->keep[j];
+			}
+		if ((r = send_(ctl, &x, sizeof x, M_TASK, fds, k)) >= 0)
+			e->exflags = (e->exflags & ~X_ASKED) | (e->state == X_DONE ? X_TOLD : 0);
+	}
+	/* Ends only after the whole answer to M_HELLO, and never before it is asked for:
+	 * whoever has just connected does not know these executions. */
+	for (i32 i = 0; i < nexecs && ctl >= 0 && r >= 0 && greeted; i++) {
+		struct exec *e = &execs[i];
+		if (e->state != X_DONE || (e->exflags & X_TOLD))
+			continue;
+		fill(&x, e);
+		if ((r = send_(ctl, &x, sizeof x, M_EXITED, NULL, 0)) < 0)
 			break;
 		if (e->exflags & EX_KEEP)
-			e->exflags |= 0x10000; /* told; waits for M_RELEASE */
+			e->exflags |= X_TOLD; /* waits for M_RELEASE */
 		else
 			free_exec(e);
 	}
+	blocked = r == -EAGAIN;
 	if (ctl >= 0 && blocked != wantout) {
 		wantout = blocked;
 		watch(ctl, EPOLLIN | (blocked ? EPOLLOUT : 0), 1, EPOLL_CTL_MOD);
@@ -1014,7 +1051,11 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 	i32 ix, nf = 0;
 	long pid;
 
-	if (n < (long)sizeof *m || m->nlimits > 32)
+	if (!confined) { /* nothing runs that is not locked down */
+		ending = 1;
+		goto proto;
+	}
+	if (n < (long)sizeof *m || m->nlimits > 32 || m->uid == ~0U || m->gid == ~0U) /* -1 would leave the id as it is */
 		goto proto;
 	m->name[IDLEN - 1] = 0;
 	q.m = m;
@@ -1024,7 +1065,11 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 	if (blob > end)
 		goto proto;
 	if (m->flags & EX_BLOB) {
-		long r = f->n > 0 ? sys6(NR_mmap, 0, m->bloblen, PROT_RW, MAP_PRIVATE, f->v[0], 0) : -EPROTO;
+		struct stat st;
+		long r = f->n > 0 ? sys4(NR_newfstatat, f->v[0], "", &st, AT_EMPTY_PATH) : -EPROTO;
+		if (r < 0 || st.size < (i64)m->bloblen) /* beyond its end is SIGBUS */
+			goto proto;
+		r = sys6(NR_mmap, 0, m->bloblen, PROT_RW, MAP_PRIVATE, f->v[0], 0);
 		if (r < 0 && r > -4096)
 			goto proto;
 		map = blob = (char *)r;
@@ -1056,7 +1101,7 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 				goto proto;
 		pp[at++] = NULL;
 	}
-	if (!q.dir || by_id(m->id))
+	if (!q.dir || blob != end || by_id(m->id))
 		goto proto;
 	for (ix = 0; ix < MAXEXEC && execs[ix].state != X_FREE; ix++)
 		;
@@ -1096,7 +1141,7 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 	e->state = X_RUNNING;
 	if (ix >= nexecs)
 		nexecs = ix + 1;
-	e->deadline = m->timeout ? e->started + m->timeout : 0;
+	e->deadline = m->timeout && m->timeout < 1ULL << 63 ? e->started + m->timeout : 0;
 	if (m->flags & EX_KEEP)
 		for (i32 i = 0; i < 3; i++)
 			e->keep[i] = take(f, nf + 3 + i);
@@ -1116,6 +1161,8 @@ static void drop_set(struct set *g)
 {
 	if (!g->used)
 		return;
+	if (g->oomfd >= 0) /* closing is not enough: the supervisor has the same file open */
+		watch(g->oomfd, 0, 0, EPOLL_CTL_DEL);
 	close_(&g->clonefd);
 	close_(&g->killfd);
 	close_(&g->eventsfd);
@@ -1130,13 +1177,21 @@ static void do_set(struct set_msg *m, long n, struct fds *f)
 	i32 k = 0, want;
 	if (n != (long)sizeof *m || m->index >= MAXSETS || m->nprocs > MAXPROCS) {
 		fail(ctl, ST_PROTOCOL, EPROTO, 0, 0);
+		ending = 1;
 		return;
 	}
 	want = (i32)m->nprocs + !!(m->flags & SET_CLONE) + 2 * !!(m->flags & SET_KILL) + !!(m->flags & SET_OOM);
 	if (f->n != want) {
 		fail(ctl, ST_PROTOCOL, EPROTO, 0, 1);
+		ending = 1;
 		return;
 	}
+	for (i32 i = 0; i < nexecs; i++)
+		if (execs[i].set == (i32)m->index && (execs[i].state == X_RUNNING || execs[i].state == X_REAPING)) {
+			fail(ctl, ST_PROTOCOL, EPROTO, 0, 2);
+			ending = 1; /* it would be killed and counted by another's group */
+			return;
+		}
 	g = &sets[m->index];
 	drop_set(g);
 	g->clonefd = m->flags & SET_CLONE ? take(f, k++) : -1;
@@ -1172,29 +1227,17 @@ static void do_signal(struct task_msg *m)
 static void hello(u32 seq)
 {
 	struct ready_msg s = ready;
-	struct exited_msg x;
-	i32 fds[3] = {initfd, rootfd, -1};
+	i32 fds[2] = {initfd, rootfd};
 	s.ntasks = 0;
-	s.h.seq = seq;
+	s.h.seq = helloseq = seq;
+	greeted = 1;
 	for (i32 i = 0; i < nexecs; i++)
-		s.ntasks += execs[i].state != X_FREE;
-	send_(ctl, &s, sizeof s, M_STATE, fds, 2);
-	for (i32 i = 0; i < nexecs; i++) {
-		struct exec *e = &execs[i];
-		u32 k = 0;
-		if (e->state == X_FREE)
-			continue;
-		fill(&x, e);
-		x.h.seq = seq;
-		for (u32 j = 0; j < 3; j++)
-			if (e->keep[j] >= 0) {
-				x.keep |= 1u << j;
-				fds[k++] = e->keep[j];
-			}
-		send_(ctl, &x, sizeof x, M_TASK, fds, k);
-		if (e->state == X_DONE)
-			e->exflags |= 0x10000;
-	}
+		if (execs[i].state != X_FREE) {
+			execs[i].exflags |= X_ASKED; /* flush() sends as many as the socket takes */
+			s.ntasks++;
+		}
+	if (send_(ctl, &s, sizeof s, M_STATE, fds, 2) < 0)
+		ending = 1;
 }
 /* Everything of the sandbox ends: killing PID 1 kills its pid namespace, and
  * waiting for it waits for all. */
@@ -1221,12 +1264,15 @@ static void do_message(long n, struct fds *f)
 	struct exec *e;
 	if ((h->type == M_KILL || h->type == M_SIGNAL || h->type == M_RELEASE) && n != (long)sizeof *t)
 		h->type = 0;
+	if ((h->type == M_HELLO || h->type == M_END) && n != (long)sizeof *h)
+		h->type = 0;
 	switch (h->type) {
 	case M_CONFINE: {
 		struct confine_msg *m = (struct confine_msg *)msgbuf;
-		if (n < (long)sizeof *m || m->filterlen > sizeof filter || m->filterlen % 8 || (long)(sizeof *m + m->filterlen) != n ||
+		if (confined || n < (long)sizeof *m || m->filterlen > sizeof filter || m->filterlen % 8 || (long)(sizeof *m + m->filterlen) != n ||
 		    ((m->lock & LOCK_LANDLOCK) != 0) != (f->n == 1) || ((m->lock & LOCK_SECCOMP) != 0) != (m->filterlen != 0)) {
 			fail(ctl, ST_PROTOCOL, EPROTO, 0, M_CONFINE);
+			ending = 1;
 			return;
 		}
 		lockflags = m->lock;
@@ -1240,14 +1286,16 @@ static void do_message(long n, struct fds *f)
 			struct rlimit64 l = {m->core, m->core};
 			sys4(NR_prlimit64, 0, 4 /* RLIMIT_CORE: the filter lets nobody set it later */, &l, NULL);
 		}
-		if (!(plan->flags & SB_OWNPIDS) && !preset) {
+		if (!(plan->flags & SB_OWNPIDS)) {
 			int step;
 			long r = confine_self(&step);
 			if (r < 0) {
 				fail(ctl, step, r, 0, 0);
 				ending = 1;
+				return;
 			}
 		}
+		confined = 1;
 		return;
 	}
 	case M_SET:
@@ -1367,14 +1415,17 @@ static void accept_supervisor(void)
 	i32 fd = (i32)sys4(NR_accept4, lstn, NULL, NULL, SOCK_CLOEXEC);
 	if (fd < 0)
 		return;
-	/* The socket is in a directory that only the owner can enter. Rootless, the peer's
-	 * id can be told as well; a mapped-out root looks like anybody else from here. */
-	if (sys5(NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &c, &len) < 0 || (plan->flags & SB_ROOTLESS && c.uid != plan->uid) || ctl >= 0) {
+	/* The socket is in a directory that only the owner can enter. The peer's id is told
+	 * as well: from inside a user namespace the host's root looks like anybody else,
+	 * but nothing of the sandbox does. */
+	i32 inside = !(plan->flags & SB_ROOTLESS) && preset && (plan->nsflags & CLONE_NEWUSER);
+	if (sys5(NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &c, &len) < 0 || ctl >= 0 ||
+	    (inside ? c.uid == 0 || c.uid == plan->uid || c.uid == plan->initid : c.uid != (plan->flags & SB_ROOTLESS ? plan->uid : plan->owner))) {
 		sys1(NR_close, fd);
 		return;
 	}
 	ctl = fd;
-	wantout = 0;
+	wantout = greeted = 0;
 	watch(ctl, EPOLLIN, 1, EPOLL_CTL_ADD);
 }
 static void loop(void)
@@ -1402,10 +1453,10 @@ static void loop(void)
 					/* The supervisor is gone. What may outlive it waits for the next. */
 					if (r == -EPROTO || lstn < 0)
 						ending = 1;
+					watch(ctl, 0, 0, EPOLL_CTL_DEL); /* a child on its way to execve still has it open */
 					close_(&ctl);
-					wantout = 0;
 					for (i32 k = 0; k < nexecs; k++)
-						execs[k].exflags &= 0xffff;
+						execs[k].exflags &= ~(X_TOLD | X_ASKED);
 				}
 			} else if (d == 2) {
 				reap();
@@ -1470,17 +1521,22 @@ static void keeper(long n, struct fds *f)
 	plan = (struct sandbox_msg *)planbuf;
 	sys1(NR_close, 3);
 	ctl = take(f, k++);
+	close_all(&tops);
+	greeted = 1;
+	ending = 0;
 	nprocs = (i32)((plan->flags & SB_PROCS_MASK) >> SB_PROCS_SHIFT);
 	if (n < (long)sizeof *plan || plan->template >= 256 || templatefd[plan->template] < 0 || plan->nmounts > 64 || nprocs > MAXPROCS ||
-	    plan->maplen < 2 || sizeof *plan + (u64)plan->maplen > (u64)n)
+	    plan->maplen < 2 || sizeof *plan + (u64)plan->maplen > (u64)n || plan->nrwdirs > 64 || plan->nmasks > 256 ||
+	    (plan->nsflags & ~NSFLAGS) || plan->uid == ~0U || plan->gid == ~0U || plan->initid == ~0U)
 		goto bad;
 	if (plan->flags & SB_PERSIST)
 		lstn = take(f, k++);
 	if (plan->flags & SB_CGROUP)
 		cg = take(f, k++);
-	if (f->n != k + nprocs + !!(plan->flags & SB_RWFD))
+	i32 nidmaps = f->n - (k + nprocs + !!(plan->flags & SB_RWFD));
+	if (nidmaps < 0)
 		goto bad;
-	i32 *procs = &f->v[k];
+	i32 *procs = &f->v[k], *idmaps = &f->v[k + nprocs + !!(plan->flags & SB_RWFD)];
 	if (plan->flags & SB_RWFD)
 		rwfd = f->v[k + nprocs];
 	s = (char *)(plan + 1);
@@ -1512,14 +1568,14 @@ static void keeper(long n, struct fds *f)
 		i32 src = -1;
 		step = ST_PROTOCOL;
 		r = -EPROTO;
-		if (!o || o->kind != OP_BIND || !o->blen)
+		if (!o || o->kind != OP_BIND || !o->blen || o->idmap > (u32)nidmaps)
 			goto bad;
 		step = ST_MOUNT_SOURCE;
 		r = open_source(b, o, &src);
 		if (r == -ESTALE)
 			step = ST_MOUNT_CHANGED;
 		if (r >= 0)
-			r = clone_mount(src, o, &mounts[nm]);
+			r = clone_mount(src, o, o->idmap ? idmaps[o->idmap - 1] : -1, &mounts[nm]);
 		close_(&src);
 		if (r < 0)
 			goto bad;
@@ -1529,7 +1585,7 @@ static void keeper(long n, struct fds *f)
 		struct op *o = next_op(&s, end, &a, &b);
 		step = ST_PROTOCOL;
 		r = -EPROTO;
-		if (!o || (i < plan->nrwdirs && !o->blen))
+		if (!o || (i < plan->nrwdirs && (o->kind != OP_DIR || !o->blen)))
 			goto bad;
 	}
 	step = ST_FORK;
@@ -1645,7 +1701,7 @@ static void remove_tree(i32 parent, const char *name, i32 depth)
 static void nursery(void)
 {
 	static char topnames[4096];
-	struct fds f, tops = {0, {0}};
+	struct fds f;
 	u32 toplen = 0;
 	i32 persistent = 0, st;
 	for (i32 i = 0; i < 256; i++)
@@ -1656,6 +1712,8 @@ static void nursery(void)
 	sys1(NR_chdir, "/");
 	sys1(NR_umask, 0);
 	sigmask(SIG_SETMASK, ~0ULL);
+	for (int i = 1; i <= 64; i++)
+		sigaction(i, 0); /* what the supervisor ignores, programs must not */
 	sigaction(SIGCHLD, 1 /* SIG_IGN: keepers are reaped by the kernel */);
 	for (;;) {
 		long n = recv_(3, msgbuf, &f);

@@ -54,7 +54,7 @@ struct template_msg { struct hdr h; u32 id, nops; };
 #define OP_FILE 2 /* a: path, b: content */
 #define OP_LINK 3 /* a: path, b: target */
 #define OP_BIND 4 /* a: path, b: source; dev and ino of the source must match unless 0 */
-struct op { u16 kind, mode; u32 attr, alen, blen; u64 dev, ino; u32 flags, pad; };
+struct op { u16 kind, mode; u32 attr, alen, blen; u64 dev, ino; u32 flags, idmap; }; /* idmap: 0, or 1 + index of a user namespace among the last descriptors */
 #define OP_OPTIONAL 1 /* a missing source is not an error */
 #define OP_NONREC 2   /* do not bind what is mounted below the source */
 
@@ -62,7 +62,7 @@ struct op { u16 kind, mode; u32 attr, alen, blen; u64 dev, ino; u32 flags, pad; 
 #define SB_CGROUP 2    /* a directory to clone PID 1 into follows */
 #define SB_PROCS_SHIFT 8 /* and this many cgroup.procs files */
 #define SB_PROCS_MASK 0xf00
-#define SB_RWFD 4      /* the writable file system is a mount that follows */
+#define SB_RWFD 4      /* the writable file system is a mount that follows; then user namespaces for id-mapped mounts */
 #define SB_HOSTPROC 8  /* no pid namespace of its own: bind the host's /proc */
 #define SB_NODEVPTS 16
 #define SB_LO 32       /* bring the loopback interface up */
