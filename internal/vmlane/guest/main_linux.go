@@ -124,7 +124,7 @@ func setUp(p plan.Plan) error {
 		}
 	}
 	// 4. cgroups as systemd lays them out: root's tests in a service, the
-	// ordinary user's in a service with Delegate=yes and DelegateSubgroup=main.
+	// ordinary user's in a service with Delegate=yes and DelegateSubgroup=belljar-self.
 	return errors.Join(
 		group("", true, 0),
 		group("system.slice", true, 0),
@@ -189,7 +189,7 @@ func up(name string, ip [4]byte) error {
 func test(t plan.Test) string {
 	name, owner, home := "system.slice/vmlane.service", 0, "/root"
 	if !t.Root {
-		name, owner, home = "user.slice/user-1000.slice/user@1000.service/app.slice/vmlane.service/main", user, "/home/lab"
+		name, owner, home = "user.slice/user-1000.slice/user@1000.service/app.slice/vmlane.service/belljar-self", user, "/home/lab"
 	}
 	if err := group(name, false, owner); err != nil {
 		return err.Error()
