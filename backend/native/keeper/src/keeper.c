@@ -45,6 +45,8 @@ static struct sandbox_msg *plan;
 static struct ready_msg ready;
 static struct fds tops; /* the nursery's: where the supervisor's groups are */
 static i32 templatefd[256];
+static i32 sparenet = -1; /* the nursery's next net namespace */
+static i32 served;
 static i32 inited, confined, greeted; /* M_INIT and M_CONFINE were carried out; this supervisor said M_HELLO, or made us */
 
 /* ---- small things ---- */
@@ -201,13 +203,13 @@ static i32 take(struct fds *f, i32 i)
 	return fd;
 }
 /* Receives one message: its length, 0 at the end of the stream, or -errno. */
-static long recv_(i32 fd, u8 *buf, struct fds *f)
+static long recv_(i32 fd, u8 *buf, struct fds *f, u32 flags)
 {
 	union { struct cmsghdr c; u8 b[sizeof(struct cmsghdr) + MAXFDS * 4]; } u; /* more is MSG_CTRUNC */
 	struct iovec v = {buf, MAXMSG};
 	struct msghdr m = {NULL, 0, &v, 1, &u, sizeof u, 0};
 	struct hdr *h = (struct hdr *)buf;
-	long n = sys3(NR_recvmsg, fd, &m, MSG_CMSG_CLOEXEC);
+	long n = sys3(NR_recvmsg, fd, &m, MSG_CMSG_CLOEXEC | flags);
 	f->n = 0;
 	if (n < 0)
 		return n;
@@ -390,6 +392,19 @@ static void do_template(struct template_msg *m, long n)
 			fail(3, o ? step : ST_PROTOCOL, r, 0, i);
 			return;
 		}
+	}
+	/* Kept out of the tree, every new mount namespace is spared a copy of it. A
+	 * detached mount can be cloned since Linux 6.15; before, it stays attached. */
+	r = sys3(NR_open_tree, templatefd[m->id], "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
+	if (r >= 0) {
+		i32 whole = (i32)r;
+		r = sys3(NR_open_tree, whole, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
+		if (r >= 0) {
+			sys1(NR_close, r);
+			forget(m->id);
+			templatefd[m->id] = whole;
+		} else
+			close_(&whole);
 	}
 	ok(3, m->h.seq, m->id);
 }
@@ -1445,7 +1460,7 @@ static void loop(void)
 				long r;
 				if (!(ev[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
 					continue;
-				r = recv_(ctl, msgbuf, &f);
+				r = recv_(ctl, msgbuf, &f, 0);
 				if (r > 0) {
 					do_message(r, &f);
 					close_all(&f);
@@ -1597,6 +1612,13 @@ static void keeper(long n, struct fds *f)
 		goto bad;
 
 	step = ST_CLONE_INIT;
+	if ((plan->nsflags & CLONE_NEWNET) && sparenet >= 0) {
+		if ((r = sys2(NR_setns, sparenet, CLONE_NEWNET)) < 0)
+			goto bad;
+		close_(&sparenet);
+		plan->nsflags &= ~(u32)CLONE_NEWNET; /* PID 1 is born in it */
+		plan->flags &= ~(u32)SB_LO;
+	}
 	r = fork_(plan->nsflags & ~(u64)CLONE_NEWCGROUP, cg, &initfd);
 	if (r < 0)
 		goto bad;
@@ -1616,7 +1638,7 @@ static void keeper(long n, struct fds *f)
 	step = ST_INIT_DIED;
 	if ((r = sys3(NR_write, syncfd, "x", 1)) < 0)
 		goto bad;
-	r = recv_(syncfd, msgbuf, &rf);
+	r = recv_(syncfd, msgbuf, &rf, 0);
 	if (r != (long)sizeof ready || rf.n != 1) {
 		step = slots[MAXEXEC].step ? slots[MAXEXEC].step : ST_INIT_DIED;
 		r = slots[MAXEXEC].err ? slots[MAXEXEC].err : EPIPE;
@@ -1698,6 +1720,26 @@ static void remove_tree(i32 parent, const char *name, i32 depth)
 	sys1(NR_close, fd);
 	sys3(NR_unlinkat, parent, name, AT_REMOVEDIR);
 }
+/* Makes a net namespace ahead of its use: it is half of what a sandbox costs. It
+ * is fresh, never one that was used before. */
+static void make_net(void)
+{
+	long old = sys4(NR_openat, AT_FDCWD, "/proc/self/ns/net", O_CLOEXEC, 0), fd = -1;
+	if (old < 0) {
+		served = 0; /* then as before: with the sandbox */
+		return;
+	}
+	if (sys1(NR_unshare, CLONE_NEWNET) == 0) {
+		if (loopback_up() == 0)
+			fd = sys4(NR_openat, AT_FDCWD, "/proc/self/ns/net", O_CLOEXEC, 0);
+		if (sys2(NR_setns, old, CLONE_NEWNET) < 0)
+			die(1); /* in the wrong namespace it is of no use */
+	}
+	sys1(NR_close, old);
+	if (fd < 0)
+		served = 0;
+	sparenet = (i32)fd;
+}
 static void nursery(void)
 {
 	static char topnames[4096];
@@ -1716,8 +1758,13 @@ static void nursery(void)
 		sigaction(i, 0); /* what the supervisor ignores, programs must not */
 	sigaction(SIGCHLD, 1 /* SIG_IGN: keepers are reaped by the kernel */);
 	for (;;) {
-		long n = recv_(3, msgbuf, &f);
 		struct hdr *h = (struct hdr *)msgbuf;
+		long n = recv_(3, msgbuf, &f, served > 1 && sparenet < 0 ? MSG_DONTWAIT : 0);
+		if (n == -EAGAIN) {
+			/* Nothing to do, and from the second sandbox on a third is likely. */
+			make_net();
+			n = recv_(3, msgbuf, &f, 0);
+		}
 		if (n == -EINTR)
 			continue;
 		if (n <= 0)
@@ -1737,6 +1784,9 @@ static void nursery(void)
 				keeper(n, &f);
 			if (pid < 0)
 				fail(f.v[0], ST_FORK, pid, 0, 0);
+			if (n >= (long)sizeof *plan && (((struct sandbox_msg *)msgbuf)->nsflags & CLONE_NEWNET))
+				close_(&sparenet);
+			served++;
 		} else if (h->type == M_TOPS && n - (long)sizeof *h < (long)sizeof topnames) {
 			toplen = (u32)(n - (long)sizeof *h);
 			memcpy(topnames, h + 1, toplen);
