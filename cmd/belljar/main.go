@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"belljar"
+	"belljar/bench"
 	"belljar/lab"
 	"belljar/lab/attack"
 
@@ -50,6 +51,7 @@ func (e *exitError) Unwrap() error { return e.err }
 
 func main() {
 	attack.MaybeMain()
+	bench.MaybeMain()
 	lab.MaybeSupervise(newRuntime)
 	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -140,7 +142,7 @@ func newRoot() *cobra.Command {
 	}
 	add("run", newRun())
 	add("keep", newCreate(), newExec(), newPs(), newTop(), newLogs(), newCp(), newRm(), newGC())
-	add("trust", newDoctor(), newLab())
+	add("trust", newDoctor(), newLab(), newBench())
 	root.AddCommand(newVersion(), newAttend())
 	return root
 }

@@ -499,7 +499,7 @@ func printTop(l *attendant.Listing, before, now map[string]float64, passed time.
 	for _, s := range l.Sandboxes {
 		rate, total := "-", "-"
 		if ms, ok := now[s.ID]; ok {
-			total = (time.Duration(ms * float64(time.Millisecond))).Round(time.Millisecond).String()
+			total = time.Duration(ms * float64(time.Millisecond)).Round(time.Millisecond).String()
 			if b, ok := before[s.ID]; ok {
 				rate = fmt.Sprintf("%.0f", (ms-b)*100/float64(max(1, passed.Milliseconds())))
 			}

@@ -125,8 +125,10 @@ func (c *Client) start(ctx context.Context) error {
 		}
 		return &e
 	}
-	return &belljar.Error{Code: belljar.CodeUnavailable, Op: "start the attendant", Message: "it ended at once: " + strings.TrimSpace(string(said)),
-		Hint: "see " + filepath.Join(c.Dir, logName)}
+	return &belljar.Error{
+		Code: belljar.CodeUnavailable, Op: "start the attendant", Message: "it ended at once: " + strings.TrimSpace(string(said)),
+		Hint: "see " + filepath.Join(c.Dir, logName),
+	}
 }
 
 // Report says on w whether an attendant is ready, as start reads it.
@@ -149,8 +151,10 @@ func (s *Session) Reply() (*Reply, error) {
 		if s.ctx.Err() != nil {
 			return nil, &belljar.Error{Code: belljar.CodeCancelled, Message: "cancelled", Err: s.ctx.Err()}
 		}
-		return nil, &belljar.Error{Code: belljar.CodeUnavailable, Op: "attendant", Message: "it went away", Err: err,
-			Hint: "the sandboxes live on; try again"}
+		return nil, &belljar.Error{
+			Code: belljar.CodeUnavailable, Op: "attendant", Message: "it went away", Err: err,
+			Hint: "the sandboxes live on; try again",
+		}
 	}
 	if r.Error != nil {
 		return &r, r.Error

@@ -84,6 +84,7 @@ func (s *Server) serve(ctx context.Context, ready func()) (err error) {
 	if swept, err := s.rt.Recover(ctx); err != nil {
 		s.log.Warn("recover", "swept", swept, "err", err)
 	}
+	s.recall(ctx)
 
 	// Whoever held the lock before is gone, and its socket with it.
 	if err := os.Remove(short + socketName); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -334,21 +335,14 @@ func (s *Server) describe(ctx context.Context, sb *belljar.Sandbox) SandboxInfo 
 func (s *Server) list(ctx context.Context) *Listing {
 	l := &Listing{Sandboxes: []SandboxInfo{}, Executions: []ExecInfo{}}
 	exists := map[string]bool{}
-	known := map[string]bool{}
 	s.mu.Lock()
 	for _, e := range s.execs {
-		known[e.info.ID] = true
 		l.Executions = append(l.Executions, e.info)
 	}
 	s.mu.Unlock()
 	for _, sb := range s.rt.List() {
 		l.Sandboxes = append(l.Sandboxes, s.describe(ctx, sb))
 		exists[sb.ID()] = true
-		for _, id := range sb.Executions() {
-			if !known[id] { // adopted
-				l.Executions = append(l.Executions, ExecInfo{ID: id, Sandbox: sb.ID(), State: belljar.Running})
-			}
-		}
 	}
 	l.Executions = slices.DeleteFunc(l.Executions, func(e ExecInfo) bool { return !exists[e.Sandbox] })
 	return l
@@ -415,6 +409,25 @@ func (s *Server) control(ctx context.Context, c *conn, cmd *belljar.Cmd, sb *bel
 			_ = cmd.Signal(ctx, unix.SIGKILL)
 		case OpResize:
 			_ = cmd.Resize(req.Rows, req.Cols)
+		}
+	}
+}
+
+// recall enters what was adopted with its sandbox. Its command is not known.
+func (s *Server) recall(ctx context.Context) {
+	for _, sb := range s.rt.List() {
+		for _, id := range sb.Executions() {
+			cmd, err := sb.Attach(id)
+			if err == nil {
+				err = cmd.Start(ctx)
+			}
+			if err != nil {
+				s.log.Warn("adopted execution", "id", id, "err", err)
+				continue
+			}
+			e := s.remember(sb, cmd, nil)
+			e.info.Started = time.Time{}
+			go s.conclude(e)
 		}
 	}
 }
