@@ -10,6 +10,7 @@ import (
 	"log"
 	"time"
 
+	// All that a user imports.
 	"belljar"
 	"belljar/backend/native"
 )
