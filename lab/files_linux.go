@@ -509,7 +509,8 @@ func fileEntries() []Entry {
 // that are the program's own.
 var harmless = map[string]bool{
 	"read /proc/interrupts": true, "read /proc/partitions": true, "read /proc/diskstats": true, "read /proc/1/environ": true, "read /proc/1/maps": true, "read /proc/1/exe": true,
-	"read /proc/config.gz": true, "list /sys/class/net": true, "open for writing /proc/1/oom_score_adj": true,
+	"read /proc/config.gz": true,
+	"list /sys/class/net":  true, "open for writing /proc/1/oom_score_adj": true,
 }
 
 func needsRoot(*Env) string {

@@ -627,6 +627,26 @@ func boundEntries() []Entry {
 		out = append(out, simple("C10-"+k.kind, "C10", "thousands of kernel objects: "+k.kind, "limits.openFiles",
 			func(l *belljar.Limits) { l.Memory = 48 * belljar.MiB }, func(l *belljar.Limits) { l.OpenFiles = 4000 }, []string{"openfiles", "10"}, "kmem", k.kind, strconv.Itoa(k.amount)))
 	}
+	for _, kind := range []string{"sigqueue", "timers"} {
+		out = append(out, Entry{ID: "C7-" + kind, Guarantee: "C7", Title: "pile up in the kernel: " + kind, Layer: belljar.LayerRlimits, Run: func(ctx context.Context, e *Env) error {
+			b, err := e.Box(ctx, nil)
+			if err != nil {
+				return err
+			}
+			rep, _, err := b.Attack(ctx, "kmem", kind, "5")
+			if err != nil {
+				return err
+			}
+			e.Check(!rep.Succeeded, "%s", reached(rep))
+			res, err := b.Exec(ctx, "kmem", kind, "1")
+			if err != nil {
+				return err
+			}
+			rep, err = claim(res)
+			e.Control(err == nil && rep.Succeeded, "a thousand are allowed: %+v", rep)
+			return nil
+		}})
+	}
 	out = append(out,
 		Entry{ID: "C10-keys", Guarantee: "C10", Title: "keys in the kernel's keyrings", Layer: belljar.LayerSeccomp, Run: func(ctx context.Context, e *Env) error {
 			b, err := e.Box(ctx, nil)

@@ -30,16 +30,13 @@ type order struct {
 // Programs that run the lab call it first thing, after [attack.MaybeMain].
 func MaybeSupervise(runtime func(context.Context, belljar.Config) (*belljar.Runtime, error)) {
 	if len(os.Args) > 2 && os.Args[1] == SuperviseVerb {
-		if err := Supervise(context.Background(), os.Args[2], runtime); err != nil {
-			fmt.Println("error:", err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+		fmt.Println("error:", Supervise(context.Background(), os.Args[2], runtime))
+		os.Exit(1)
 	}
 }
 
 // Supervise makes the sandboxes of an order, starts a program in each, prints
-// "ready" and waits to be killed.
+// "ready" and waits to be killed. When it returns, there was an error.
 func Supervise(ctx context.Context, doc string, runtime func(context.Context, belljar.Config) (*belljar.Runtime, error)) error {
 	var o order
 	if err := json.Unmarshal([]byte(doc), &o); err != nil {

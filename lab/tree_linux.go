@@ -105,8 +105,7 @@ func hostileTree(ctx context.Context, e *Env) error {
 	}
 	e.Check(c.Changed() == "", "%s", c.Changed())
 
-	res, err = b.Exec(ctx, "hostiletree", b.Work+"/tree2", c.Path, "200")
-	if err != nil {
+	if _, err := b.Exec(ctx, "hostiletree", b.Work+"/tree2", c.Path, "200"); err != nil {
 		return err
 	}
 	var buf limitedBuffer

@@ -53,20 +53,19 @@ func crash([]string) int {
 	return 99
 }
 
-// spin burns one processor for args[0] milliseconds (default: for ever) and
-// prints what the kernel charged to it.
+// spin burns one processor for args[0] milliseconds (default: for ever).
 func spin(args []string) int {
 	ms := number(args, 0, -1)
 	start := time.Now()
+	var local uint64
 	for ms < 0 || time.Since(start) < time.Duration(ms)*time.Millisecond {
 		for i := 0; i < 1e6; i++ {
-			sink += uint64(i) * 31
+			local += uint64(i) * 31
 		}
 	}
+	_ = local
 	return 0
 }
-
-var sink uint64
 
 // sleepForever prints "ready" so that a caller can wait for it. Its arguments
 // are only there to be found in the process list.
