@@ -41,6 +41,15 @@ func TestBinary(t *testing.T) {
 	t.Logf("%d bytes", st.Size())
 }
 
+// TestKeeperIsSmall: everything that runs with privileges beside a guest is read
+// by people, and there is only so much that they read well.
+func TestKeeperIsSmall(t *testing.T) {
+	const most = 1900
+	if n := strings.Count(read(t, "backend/native/keeper/src/keeper.c"), "\n"); n > most {
+		t.Errorf("keeper.c has %d lines, at most %d", n, most)
+	}
+}
+
 // modules lists the modules that our packages import directly, or that programs
 // of ours consist of.
 func modules(t *testing.T, args ...string) []string {
