@@ -12,11 +12,15 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -178,6 +182,25 @@ func (r *Row) against(base Row) {
 		r.Ratio = r.Median / base.Median
 	}
 	r.Over = r.Median - base.Median
+}
+
+// Save writes the report to dir as <date>-<kind>.json and .txt and returns the
+// name without the suffix.
+func (r *Report) Save(dir string) (string, error) {
+	b, err := r.MarshalIndent()
+	if err != nil {
+		return "", err
+	}
+	var text bytes.Buffer
+	if err := r.Table(&text); err != nil {
+		return "", err
+	}
+	kind := r.Fingerprint.Kind()
+	if r.Quick {
+		kind += "-quick"
+	}
+	name := filepath.Join(dir, r.Date.UTC().Format(time.DateOnly)+"-"+kind)
+	return name, errors.Join(os.WriteFile(name+".json", b, 0o644), os.WriteFile(name+".txt", text.Bytes(), 0o644))
 }
 
 // MarshalIndent is the report as the JSON of a results file.

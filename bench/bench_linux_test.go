@@ -70,7 +70,7 @@ func skipWithout(t testing.TB) {
 
 // tiny is enough to go through every row once or twice.
 var tiny = scale{
-	static: 2, dynamic: 2, python: 1, node: 1, cold: 2, process: 1, slice: time.Millisecond, rounds: 1,
+	static: 2, dynamic: 2, python: 1, node: 1, quiet: 1, cold: 2, process: 1, slice: time.Millisecond, rounds: 1,
 	wall: 1, cpu: 1, floodMiB: 8, floods: 1, idle: 5, churn: 3, inside: 1, loop: 100,
 }
 

@@ -142,6 +142,40 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+func TestSave(t *testing.T) {
+	rep := sample()
+	dir := t.TempDir()
+	name, err := rep.Save(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(dir, "2026-01-02-amd64-2cpu-vm-hybrid-root-quick"); name != want {
+		t.Errorf("saved as %s, want %s", name, want)
+	}
+	b, err := os.ReadFile(name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Report
+	if err := json.Unmarshal(b, &back); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(rep, back); d != "" {
+		t.Errorf("saved JSON (-want +got):\n%s", d)
+	}
+	text, err := os.ReadFile(name + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want bytes.Buffer
+	if err := rep.Table(&want); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(text, want.Bytes()) {
+		t.Errorf("saved text differs from the table:\n%s", text)
+	}
+}
+
 func TestKind(t *testing.T) {
 	f := sample().Fingerprint
 	if got, want := f.Kind(), "amd64-2cpu-vm-hybrid-root"; got != want {

@@ -34,6 +34,7 @@ var groups = []group{
 	{"warm/node", func(ctx context.Context, r *runner, g string) error {
 		return warmTool(ctx, r, g, r.scale.node, false, "node", "-e", "0")
 	}},
+	{"quiet/static", quiet},
 	{"cold/static", func(ctx context.Context, r *runner, g string) error {
 		return cold(ctx, r, g, r.static, insideTrue)
 	}},
@@ -168,6 +169,44 @@ func cold(ctx context.Context, r *runner, g, host, in string) error {
 				return err
 			},
 		}})
+	})
+}
+
+// quiet runs the smallest program after a pause each time, as a person or an
+// agent would: what the kernel keeps ready only under load is then not ready.
+func quiet(ctx context.Context, r *runner, g string) error {
+	const pause = 120 * time.Millisecond
+	after := func(c contender) contender {
+		run := c.run
+		c.run = func(ctx context.Context, d []time.Duration) error {
+			time.Sleep(pause)
+			return run(ctx, d)
+		}
+		return c
+	}
+	return r.with(ctx, func(rt *belljar.Runtime) error {
+		sb, err := rt.Create(ctx, r.spec())
+		if err != nil {
+			return err
+		}
+		return r.turns(ctx, g, r.scale.quiet, []contender{
+			after(bare(r.static)),
+			after(timed("belljar", "existing sandbox, nothing for 120 ms before", func(ctx context.Context) error { return exec(ctx, sb, insideTrue) })),
+			{
+				names: []string{"belljar cold"}, notes: []string{"create, one execution, destroy, nothing for 120 ms before"},
+				run: func(ctx context.Context, d []time.Duration) error {
+					time.Sleep(pause)
+					start := time.Now()
+					sb, err := rt.Create(ctx, r.spec())
+					if err != nil {
+						return err
+					}
+					err = errors.Join(exec(ctx, sb, insideTrue), sb.Destroy(ctx))
+					d[0] = time.Since(start)
+					return err
+				},
+			},
+		})
 	})
 }
 

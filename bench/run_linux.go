@@ -19,7 +19,7 @@ import (
 // scale is how much is measured.
 type scale struct {
 	static, dynamic, python, node int // sequential executions
-	cold, process                 int
+	quiet, cold, process          int
 	slice                         time.Duration // of one contender under load
 	rounds                        int           // of such slices
 	wall, cpu                     int
@@ -31,11 +31,11 @@ type scale struct {
 
 var (
 	full = scale{
-		static: 3000, dynamic: 1500, python: 200, node: 100, cold: 500, process: 300, slice: 400 * time.Millisecond, rounds: 6,
+		static: 3000, dynamic: 1500, python: 200, node: 100, quiet: 60, cold: 500, process: 300, slice: 400 * time.Millisecond, rounds: 6,
 		wall: 25, cpu: 15, floodMiB: 2048, floods: 3, idle: 1000, churn: 1000, inside: 10, loop: 400_000,
 	}
 	quick = scale{
-		static: 200, dynamic: 100, python: 10, node: 5, cold: 40, process: 20, slice: 100 * time.Millisecond, rounds: 2,
+		static: 200, dynamic: 100, python: 10, node: 5, quiet: 8, cold: 40, process: 20, slice: 100 * time.Millisecond, rounds: 2,
 		wall: 3, cpu: 3, floodMiB: 256, floods: 1, idle: 100, churn: 100, inside: 2, loop: 50_000,
 	}
 )
