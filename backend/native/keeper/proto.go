@@ -8,13 +8,14 @@ import (
 
 // Constants of proto.h. A test compares them with that file.
 const (
-	Magic   = 0x314b4a42
-	Version = 1
-	MaxMsg  = 131072
-	MaxFDs  = 32
-	MaxExec = 1024
-	MaxSets = 256
-	IDLen   = 64
+	Magic    = 0x314b4a42
+	Version  = 1
+	MaxMsg   = 131072
+	MaxFDs   = 32
+	MaxExec  = 1024
+	MaxSets  = 256
+	MaxProcs = 8
+	IDLen    = 64
 )
 
 // Type is the kind of a message.
