@@ -50,10 +50,16 @@ func (e *exitError) Error() string {
 func (e *exitError) Unwrap() error { return e.err }
 
 func main() {
+	hidden()
+	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// hidden ends the process when it was started as a part of the laboratory or of
+// the benchmarks.
+func hidden() {
 	attack.MaybeMain()
 	bench.MaybeMain()
 	lab.MaybeSupervise(newRuntime)
-	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // execute runs one command line and returns its exit status.
@@ -83,7 +89,9 @@ func execute(args []string, stdout, stderr io.Writer) int {
 
 // runsPrograms says that the status of a command is that of a program, so that
 // failures of belljar itself need one of their own.
-func runsPrograms(cmd *cobra.Command) bool { return cmd.Name() == "run" || cmd.Name() == "exec" }
+func runsPrograms(cmd *cobra.Command) bool {
+	return cmd.Name() == "exec" || cmd.Name() == "run" && cmd.Parent() == cmd.Root()
+}
 
 // oneLine is err on one line without bytes that a terminal would obey.
 func oneLine(err error) string {
@@ -111,7 +119,7 @@ func newRoot() *cobra.Command {
 		Short: "Run untrusted programs, and show what confined them",
 		Long:  rootLong,
 		Example: `  belljar run -- python3 -c 'print(6*7)'
-  belljar run --memory 256MiB --timeout 10s --report -- ./build.sh
+  belljar run --memory 256MiB --timeout 10s --report -- ls -l
   belljar doctor --grade`,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -92,10 +92,11 @@ func humanBytes(n int64) string {
 		v /= 1024
 		u++
 	}
-	if v < 10 && v != float64(int64(v)) {
-		return fmt.Sprintf("%.1f %ciB", v, units[u])
+	digits := fmt.Sprintf("%.1f", v)
+	if v >= 100 {
+		digits = fmt.Sprintf("%.0f", v)
 	}
-	return fmt.Sprintf("%.0f %ciB", v, units[u])
+	return fmt.Sprintf("%s %ciB", strings.TrimSuffix(digits, ".0"), units[u])
 }
 
 // printJSON writes v with indentation.

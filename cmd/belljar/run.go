@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 
 	"belljar"
@@ -45,11 +46,11 @@ func newRun() *cobra.Command {
 		Short: "Run one program in a sandbox of its own",
 		Long:  runLong,
 		Example: `  belljar run -- python3 -c 'print(6*7)'
-  echo 'puts 1' | belljar run ruby
+  echo 'print(1)' | belljar run python3
   belljar run --memory 256MiB --cpu-time 5s --timeout 10s -- python3 job.py
   belljar run --copy-in ./src:/workspace/src --copy-out out:./out -- make -C src
   belljar run -t -- bash
-  belljar run -f spec.yaml --json -- ./grade > result.json`,
+  belljar run -f spec.yaml --json -- python3 -m unittest > result.json`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -110,7 +111,7 @@ func run(ctx context.Context, f *runFlags, args []string) (err error) {
 	warnDev(os.Stderr, sb.Report())
 	for _, p := range f.copyIn {
 		stop := term.Progress(os.Stderr, "copying "+p.src)
-		err := sb.CopyIn(ctx, p.src, p.dst)
+		err := copyIn(ctx, sb, p)
 		stop()
 		if err != nil {
 			return interrupted(err, sig)
@@ -197,6 +198,14 @@ func interrupted(err error, sig *interrupts) error {
 		return &exitError{sig.code(), &belljar.Error{Code: belljar.CodeCancelled, Message: "cancelled", Err: err}}
 	}
 	return err
+}
+
+// copyIn copies what a pair names into the sandbox, and makes the directories above.
+func copyIn(ctx context.Context, sb *belljar.Sandbox, p pair) error {
+	if err := sb.MkdirAll(path.Dir(p.dst), 0o755); err != nil {
+		return err
+	}
+	return sb.CopyIn(ctx, p.src, p.dst)
 }
 
 // copyOut copies what a pair names out of the sandbox.

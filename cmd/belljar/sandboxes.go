@@ -25,7 +25,7 @@ type keepFlags struct {
 }
 
 func (f *keepFlags) declare(fs *pflag.FlagSet) {
-	fs.StringVar(&f.dir, "state-dir", "", "`directory` of what outlives a command (default $BELLJAR_STATE_DIR, /run/belljar as root)")
+	fs.StringVar(&f.dir, "state-dir", "", "`dir` that keeps what outlives a command\n(default $BELLJAR_STATE_DIR, else /run/belljar for root)")
 }
 
 // client returns the one way to the sandboxes of a state directory.
@@ -178,7 +178,7 @@ With -d it prints an id and returns at once; the program goes on, and its output
 is kept (the last 16 MiB of each stream) for belljar logs.`,
 		Example: `  belljar exec box -- ls -l
   belljar exec -t box -- bash
-  belljar exec -d box -- ./server
+  belljar exec -d box -- python3 -m http.server
   belljar exec --id build-7 --timeout 5m box -- make`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: keep.complete(true),

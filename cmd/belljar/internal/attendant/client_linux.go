@@ -61,8 +61,11 @@ func (c *Client) open(ctx context.Context, req *Request, files ...*os.File) (*Se
 	deadline := time.Now().Add(15 * time.Second)
 	for {
 		s, err := c.try(ctx, req, files)
-		if err == nil || !absent(err) && !errors.Is(err, syscall.EPIPE) {
-			return s, err
+		if err == nil {
+			return s, nil
+		}
+		if !absent(err) && !errors.Is(err, syscall.EPIPE) {
+			return nil, &belljar.Error{Code: belljar.CodeUnavailable, Op: "open state directory", Message: err.Error(), Err: err}
 		}
 		if err := c.start(ctx); err != nil {
 			return nil, err

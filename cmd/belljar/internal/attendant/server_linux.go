@@ -357,7 +357,8 @@ func (s *Server) exec(ctx context.Context, c *conn, sb *belljar.Sandbox, what *C
 		cmd.ID = "ex-" + strings.ToLower(rand.Text()[:20])
 	}
 	if !what.Detach {
-		if what.Stdin {
+		_, known := sb.Attach(cmd.ID) // what runs or ran has its input already
+		if what.Stdin && known != nil {
 			cmd.Stdin = files[0]
 		}
 		cmd.Stdout, cmd.Stderr = files[1], files[2]

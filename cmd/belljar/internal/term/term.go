@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	xterm "golang.org/x/term"
 )
@@ -69,15 +69,28 @@ func Progress(f *os.File, what string) (stop func()) {
 	}
 }
 
-// Table writes rows in aligned columns; the first one is the heading.
+// Table writes rows in columns as wide as their widest cell; the first row is the
+// heading. The last column is not padded.
 func Table(w io.Writer, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	var widths []int
 	for _, r := range rows {
-		for len(r) > 1 && r[len(r)-1] == "" {
-			r = r[:len(r)-1]
+		for i, cell := range r {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
-		// The writer keeps an error until Flush.
-		_, _ = fmt.Fprintln(t, strings.Join(r, "\t"))
 	}
-	return t.Flush()
+	var b strings.Builder
+	for _, r := range rows {
+		var line strings.Builder
+		for i, cell := range r {
+			line.WriteString(cell)
+			line.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+		}
+		b.WriteString(strings.TrimRight(line.String(), " "))
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
