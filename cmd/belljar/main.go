@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"belljar"
@@ -64,7 +65,11 @@ func hidden() {
 
 // execute runs one command line and returns its exit status.
 func execute(args []string, stdout, stderr io.Writer) int {
-	root := newRoot()
+	first := ""
+	if len(args) > 0 {
+		first = args[0]
+	}
+	root := newRoot(first)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -113,7 +118,32 @@ func usageError(op, message, hint string) error {
 const rootLong = `belljar runs programs that nobody should trust, on this machine, and shows what
 confined them.`
 
-func newRoot() *cobra.Command {
+type verb struct {
+	name, group string
+	make        func() *cobra.Command
+}
+
+// commands are the verbs.
+var commands = []verb{
+	{"run", "run", newRun},
+	{"create", "keep", newCreate},
+	{"exec", "keep", newExec},
+	{"ps", "keep", newPs},
+	{"top", "keep", newTop},
+	{"logs", "keep", newLogs},
+	{"cp", "keep", newCp},
+	{"rm", "keep", newRm},
+	{"gc", "keep", newGC},
+	{"doctor", "trust", newDoctor},
+	{"lab", "trust", newLab},
+	{"bench", "trust", newBench},
+	{"version", "", newVersion},
+	{attendVerb, "", newAttend},
+}
+
+// newRoot returns the command line. When only one verb is asked for, the others
+// are not made: a run has no time for them.
+func newRoot(only string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "belljar",
 		Short: "Run untrusted programs, and show what confined them",
@@ -142,16 +172,14 @@ func newRoot() *cobra.Command {
 		&cobra.Group{ID: "keep", Title: "Sandboxes that outlive one command:"},
 		&cobra.Group{ID: "trust", Title: "See what holds:"},
 	)
-	add := func(group string, cmds ...*cobra.Command) {
-		for _, c := range cmds {
-			c.GroupID = group
+	alone := slices.ContainsFunc(commands, func(v verb) bool { return v.name == only })
+	for _, v := range commands {
+		if !alone || v.name == only {
+			c := v.make()
+			c.GroupID = v.group
 			root.AddCommand(c)
 		}
 	}
-	add("run", newRun())
-	add("keep", newCreate(), newExec(), newPs(), newTop(), newLogs(), newCp(), newRm(), newGC())
-	add("trust", newDoctor(), newLab(), newBench())
-	root.AddCommand(newVersion(), newAttend())
 	return root
 }
 

@@ -55,7 +55,7 @@ func TestHelp(t *testing.T) {
 			}
 		}
 	}
-	walk(newRoot())
+	walk(newRoot(""))
 }
 
 func TestExitCode(t *testing.T) {
