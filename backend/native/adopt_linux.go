@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -35,7 +34,15 @@ type state struct {
 
 const stateName = "native.json"
 
-var tagForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+// validTag is the form that the cgroup package asks for.
+func validTag(s string) bool {
+	for i, c := range s {
+		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' && i > 0) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 63
+}
 
 // persistTag is the tag of a persistent sandbox's own top cgroup: derived, so that
 // no record can name another's.
@@ -310,7 +317,7 @@ func (b *Backend) Sweep(ctx context.Context, id, stateDir string) error {
 	}
 	tags := []string{persistTag(id)}
 	var s state
-	if err := readJSON(stateDir, stateName, &s); err == nil && tagForm.MatchString(s.Tag) && s.Tag != tags[0] && s.Tag != b.cfg.Tag && !strings.HasPrefix(s.Tag, "p-") {
+	if err := readJSON(stateDir, stateName, &s); err == nil && validTag(s.Tag) && s.Tag != tags[0] && s.Tag != b.cfg.Tag && !strings.HasPrefix(s.Tag, "p-") {
 		tags = append(tags, s.Tag)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) && b.cfg.Logger != nil {
 		b.cfg.Logger.Warn("unreadable state", "id", id, "err", err)

@@ -193,6 +193,7 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	}
 	tpl.used++
 	defer func() {
+		unlock()
 		b.mu.Lock()
 		tpl.used--
 		b.mu.Unlock()
@@ -211,7 +212,7 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 		if in.ownRoot != nil {
 			undo = append(undo, func() { _ = in.ownRoot.Close() })
 		}
-		in.group, err = root.Group(p.ID, cgroup.Limits{CPU: p.Spec.Limits.CPU, Memory: int64(p.Spec.Limits.Memory), Pids: pidsLimit(p)})
+		in.group, err = root.Group(p.ID, cgroup.Limits{CPU: p.Spec.Limits.CPU, Memory: int64(p.Spec.Limits.Memory), Pids: pidsLimit(p, root.Kind())})
 		if err != nil {
 			return nil, err
 		}
@@ -238,12 +239,38 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	}
 	unlock()
 	in.conn = conn
+	// While the keeper is at work: the groups of a first execution.
+	var first *cgroup.Set
+	if in.group != nil {
+		if first, err = in.group.Acquire(cgroup.Limits{Memory: int64(p.Spec.Limits.Memory)}); err != nil {
+			return nil, err
+		}
+	}
 	if err := in.awaitReady(ctx); err != nil {
+		// The root may be what the nursery could not make.
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.nursery != nil {
+			if serr := b.settle(); serr != nil {
+				return nil, serr
+			}
+		}
+		if tpl.err != nil {
+			return nil, tpl.err
+		}
 		return nil, err
 	}
 	undo = append(undo, func() { in.closeFDs() })
 	if err := in.confine(ch); err != nil {
 		return nil, err
+	}
+	if first != nil {
+		if _, err := in.register(first); err != nil {
+			return nil, err
+		}
+		if err := in.group.ReleaseSeen(first); err != nil {
+			return nil, err
+		}
 	}
 	if err := in.saveState(); err != nil {
 		return nil, err
@@ -255,8 +282,11 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	return in, nil
 }
 
-func pidsLimit(p *belljar.Plan) int64 {
-	// PID 1 of the sandbox counts too, and is not the caller's.
+func pidsLimit(p *belljar.Plan, kind cgroup.Kind) int64 {
+	// PID 1 of the sandbox counts too, and on cgroup v2 a spawner: they are not the caller's.
+	if kind == cgroup.V2 {
+		return p.Spec.Limits.Pids + 2
+	}
 	return p.Spec.Limits.Pids + 1
 }
 
@@ -356,7 +386,7 @@ func (in *instance) sandboxMsg(tpl *template, mounts []keeper.Op, peer int) (*ke
 		}
 	}
 	in.fresh = p.Spec.Isolation.Fresh
-	in.ownPid = !in.fresh && in.group == nil && in.on[belljar.LayerPid]
+	in.ownPid = !in.fresh && in.on[belljar.LayerPid] && (in.group == nil || in.group.Kind() == cgroup.V1) // without cgroup.kill the namespace is the kill domain
 	uidmap := fmt.Sprintf("0 %d 65536", in.base)
 	if !in.b.root {
 		flags |= keeper.SBRootless
@@ -816,13 +846,21 @@ func (in *instance) setFor(l cgroup.Limits) (*cgroup.Set, uint32, error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	ix, err := in.register(s)
+	if err != nil {
+		return nil, 0, errors.Join(err, in.group.ReleaseSeen(s))
+	}
+	return s, ix, nil
+}
+
+// register makes a set known to the keeper under an index.
+func (in *instance) register(s *cgroup.Set) (uint32, error) {
 	in.mu.Lock()
 	r := in.sets[s]
 	if r == nil {
 		if len(in.free) == 0 {
 			in.mu.Unlock()
-			_ = in.group.Release(s)
-			return nil, 0, &belljar.Error{Code: belljar.CodeUnavailable, Op: "exec", Message: fmt.Sprintf("%d executions at once in one sandbox", keeper.MaxSets), Recoverable: true}
+			return 0, &belljar.Error{Code: belljar.CodeUnavailable, Op: "exec", Message: fmt.Sprintf("%d executions at once in one sandbox", keeper.MaxSets), Recoverable: true}
 		}
 		r = &setReg{index: in.free[len(in.free)-1]}
 		in.free = in.free[:len(in.free)-1]
@@ -830,7 +868,7 @@ func (in *instance) setFor(l cgroup.Limits) (*cgroup.Set, uint32, error) {
 	}
 	in.mu.Unlock()
 	if r.sent && r.serial == s.Serial() {
-		return s, r.index, nil
+		return r.index, nil
 	}
 	m := keeper.NewMsg(keeper.MSet, 0)
 	var flags uint32
@@ -847,25 +885,34 @@ func (in *instance) setFor(l cgroup.Limits) (*cgroup.Set, uint32, error) {
 		m.FDs = append(m.FDs, fd)
 	}
 	procs := s.ProcsFDs()
-	if fd := s.LeafProcsFD(); fd >= 0 && !in.fresh && !in.ownPid {
-		procs = append([]int{fd}, procs...) // a confined keeper cannot clone into a group
-	}
 	m.FDs = append(m.FDs, procs...)
 	m.U32(r.index, flags, uint32(len(procs)), 0)
 	r.sent, r.serial = true, s.Serial()
-	if err := in.conn.Send(m); err != nil {
-		_ = in.group.Release(s)
-		return nil, 0, err
-	}
-	return s, r.index, nil
+	return r.index, in.conn.Send(m)
 }
+
+// hardMax are this process's hard limits of what is bounded for every program: no
+// limit can be raised above them.
+var hardMax = sync.OnceValue(func() (out [][3]uint64) {
+	for _, r := range [][2]uint64{
+		{unix.RLIMIT_MEMLOCK, 8 << 20}, {unix.RLIMIT_MSGQUEUE, 819200}, {unix.RLIMIT_SIGPENDING, 4096}, {unix.RLIMIT_NICE, 0}, {unix.RLIMIT_RTPRIO, 0},
+	} {
+		bound := r[1]
+		var cur unix.Rlimit
+		if unix.Getrlimit(int(r[0]), &cur) == nil {
+			bound = min(bound, cur.Max)
+		}
+		out = append(out, [3]uint64{r[0], bound, bound})
+	}
+	return out
+})
 
 // rlimits compiles the limits that setrlimit(2) keeps.
 func (in *instance) rlimits(l belljar.Limits) [][3]uint64 {
 	if !in.on[belljar.LayerRlimits] {
 		return nil
 	}
-	out := [][3]uint64{{unix.RLIMIT_NOFILE, uint64(l.OpenFiles), uint64(l.OpenFiles)}}
+	out := append(make([][3]uint64, 0, 12), [3]uint64{unix.RLIMIT_NOFILE, uint64(l.OpenFiles), uint64(l.OpenFiles)})
 	if l.FileSize > 0 {
 		out = append(out, [3]uint64{unix.RLIMIT_FSIZE, uint64(l.FileSize), uint64(l.FileSize)})
 	}
@@ -879,17 +926,7 @@ func (in *instance) rlimits(l belljar.Limits) [][3]uint64 {
 		n := uint64(in.plan.Spec.Limits.Pids + 2)
 		out = append(out, [3]uint64{unix.RLIMIT_NPROC, n, n})
 	}
-	for _, r := range []uint64{unix.RLIMIT_MEMLOCK, unix.RLIMIT_MSGQUEUE, unix.RLIMIT_SIGPENDING, unix.RLIMIT_NICE, unix.RLIMIT_RTPRIO} {
-		bound := map[uint64]uint64{
-			unix.RLIMIT_MEMLOCK: 8 << 20, unix.RLIMIT_MSGQUEUE: 819200, unix.RLIMIT_SIGPENDING: 4096, unix.RLIMIT_NICE: 0, unix.RLIMIT_RTPRIO: 0,
-		}[r]
-		var cur unix.Rlimit
-		if unix.Getrlimit(int(r), &cur) == nil {
-			bound = min(bound, cur.Max)
-		}
-		out = append(out, [3]uint64{r, bound, bound})
-	}
-	return out
+	return append(out, hardMax()...)
 }
 
 // core is the sandbox's RLIMIT_CORE. It is the keeper's own, which executions

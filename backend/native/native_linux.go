@@ -31,6 +31,8 @@ type Backend struct {
 
 	mu        sync.Mutex // guards what follows
 	nursery   *keeper.Nursery
+	pending   []func(error) // who waits for the nursery's next answers, in order
+	initErr   error         // what the nursery said to M_INIT
 	cg        *cgroup.Root
 	cgErr     error
 	templates map[string]*template
@@ -44,6 +46,7 @@ type Backend struct {
 }
 
 type template struct {
+	err  error // why it could not be made
 	id   uint32
 	used int // sandboxes being made from it
 	last time.Time
@@ -82,13 +85,14 @@ func (b *Backend) Name() string { return "native" }
 // Rootless reports whether this process has to make do without privileges.
 func (b *Backend) Rootless() bool { return !b.root }
 
-// start brings the nursery up; b.mu is held.
+// start brings the nursery up without waiting for it: a first sandbox costs a third
+// less when groups and root are prepared meanwhile. b.mu is held.
 func (b *Backend) start() error {
 	if b.closed {
 		return &belljar.Error{Code: belljar.CodeUnavailable, Op: "native", Message: "the backend is closed"}
 	}
 	if b.nursery != nil {
-		return nil
+		return b.settle()
 	}
 	n, err := keeper.StartNursery()
 	if err != nil {
@@ -97,18 +101,64 @@ func (b *Backend) start() error {
 			Hint: "memfd_create and execution from it must be allowed (sysctl vm.memfd_noexec=0)",
 		}
 	}
+	b.nursery, b.initErr, b.pending = n, nil, nil
 	m := keeper.NewMsg(keeper.MInit, 1)
 	var flags uint32
 	if !b.root {
 		flags = keeper.InitRootless
 	}
 	m.U32(flags, uint32(os.Geteuid()), uint32(os.Getegid()), userID)
-	if _, err := b.call(n, m); err != nil {
-		n.Close()
-		return userNSError(err)
-	}
-	b.nursery = n
+	b.post(m, func(err error) { b.initErr = err })
 	return nil
+}
+
+// post sends a request to the nursery; its answer is taken by settle. b.mu is held.
+func (b *Backend) post(m *keeper.Msg, done func(error)) {
+	if err := b.nursery.Send(m); err != nil {
+		done(fmt.Errorf("keeper: %w", err))
+		return
+	}
+	b.pending = append(b.pending, done)
+}
+
+// settle takes the answers that are outstanding. A nursery that could not be set up
+// is ended, so that the next attempt begins anew. b.mu is held.
+func (b *Backend) settle() error {
+	buf := make([]byte, 4096)
+	for len(b.pending) > 0 {
+		done := b.pending[0]
+		b.pending = b.pending[1:]
+		h, body, fds, err := b.nursery.Recv(buf)
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		switch {
+		case err != nil:
+			err = fmt.Errorf("keeper: %w", err)
+		case h.Type == keeper.MFail:
+			var f keeper.Fail
+			if f, err = keeper.ParseFail(body); err == nil {
+				err = &StepError{f.Step, unix.Errno(f.Errno), f.Arg}
+			}
+		case h.Type == keeper.MOK:
+			_, err = keeper.ParseOK(body)
+		default:
+			err = keeper.ErrProtocol
+		}
+		done(err)
+	}
+	if b.initErr == nil {
+		return nil
+	}
+	err := userNSError(b.initErr)
+	_ = b.nursery.Close() // it has failed already
+	b.nursery, b.initErr = nil, nil
+	clear(b.templates)
+	if b.cg != nil {
+		err = errors.Join(err, b.cg.Close())
+		b.cg = nil
+	}
+	return err
 }
 
 // userNSError explains the commonest refusal of all.
@@ -151,32 +201,6 @@ func (e *StepError) Error() string { return e.Step.String() + ": " + e.Errno.Err
 // Unwrap returns the errno.
 func (e *StepError) Unwrap() error { return e.Errno }
 
-// call sends a request to the nursery and waits for its answer.
-func (b *Backend) call(n *keeper.Nursery, m *keeper.Msg) (uint32, error) {
-	if err := n.Send(m); err != nil {
-		return 0, fmt.Errorf("keeper: %w", err)
-	}
-	buf := make([]byte, 4096)
-	h, body, fds, err := n.Recv(buf)
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("keeper: %w", err)
-	}
-	switch h.Type {
-	case keeper.MOK:
-		return keeper.ParseOK(body)
-	case keeper.MFail:
-		f, err := keeper.ParseFail(body)
-		if err != nil {
-			return 0, err
-		}
-		return 0, &StepError{f.Step, unix.Errno(f.Errno), f.Arg}
-	}
-	return 0, keeper.ErrProtocol
-}
-
 // cgroups opens the runtime's top groups; b.mu is held.
 func (b *Backend) cgroups() (*cgroup.Root, error) {
 	if b.cg != nil || b.cgErr != nil {
@@ -198,9 +222,11 @@ func (b *Backend) cgroups() (*cgroup.Root, error) {
 		m.FDs = append(m.FDs, fd)
 		m.Str(filepath.Base(top))
 	}
-	if _, err := b.call(b.nursery, m); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
+	b.post(m, func(err error) {
+		if err != nil && b.cfg.Logger != nil {
+			b.cfg.Logger.Warn("groups will not be removed when this process is killed", "err", err)
+		}
+	})
 	b.cg = r
 	return r, nil
 }
@@ -260,15 +286,20 @@ func (b *Backend) templateFor(p *belljar.Plan, rootfsOff bool, dirs []bool) (*te
 		id = old.id
 	}
 	m := keeper.NewMsg(keeper.MTemplate, 4).U32(id, uint32(len(t.ops))).Ops(t.ops...)
-	if _, err := b.call(b.nursery, m); err != nil {
+	x := &template{id: id, last: time.Now()}
+	k := key.String()
+	b.templates[k] = x
+	b.post(m, func(err error) {
+		if err == nil {
+			return
+		}
+		x.err = err
+		delete(b.templates, k)
 		var f *StepError
 		if errors.As(err, &f) && int(f.Arg) < len(t.ops) {
-			return nil, fmt.Errorf("template %s: %w", t.ops[f.Arg].A, err)
+			x.err = fmt.Errorf("template %s: %w", t.ops[f.Arg].A, err)
 		}
-		return nil, err
-	}
-	x := &template{id: id, last: time.Now()}
-	b.templates[key.String()] = x
+	})
 	return x, nil
 }
 
@@ -286,7 +317,19 @@ func (b *Backend) idBase(tenant string) uint32 {
 	}
 	sum := sha256.Sum256([]byte(tenant))
 	// The same tenant gets the same range in every run, as far as its neighbours let it.
-	for n := binary.LittleEndian.Uint32(sum[:]) & 0x1fff; ; n = (n + 1) & 0x1fff {
+	for n, tries := binary.LittleEndian.Uint32(sum[:])&0x1fff, 0; ; n, tries = (n+1)&0x1fff, tries+1 {
+		if tries > 0x1fff {
+			// More tenants than ranges: those without a sandbox give theirs back.
+			clear(b.tenants)
+			for in := range b.live {
+				b.tenants[in.plan.Spec.Tenant] = in.base
+			}
+			clear(taken)
+			for _, v := range b.tenants {
+				taken[v] = true
+			}
+			tries = 0
+		}
 		base := b.cfg.IDBase + n<<16
 		if !taken[base] {
 			b.tenants[tenant] = base
@@ -332,6 +375,9 @@ func (b *Backend) Close(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.nursery != nil {
+		_ = b.nursery.Conn.Close() // it ends while the groups are removed
+	}
 	if b.cg != nil {
 		errs = append(errs, b.cg.Close())
 		b.cg = nil
@@ -364,7 +410,7 @@ type choice struct {
 // choose weighs what the plan wants against what the host has.
 func (b *Backend) choose(p *belljar.Plan) (*choice, error) {
 	c := &choice{on: map[belljar.Layer]bool{}, report: map[belljar.Layer]belljar.LayerReport{}}
-	for _, a := range b.layers() {
+	for _, a := range b.layers(p) {
 		switch want := p.Wants[a.Layer]; {
 		case want == belljar.Off:
 			c.report[a.Layer] = belljar.LayerReport{Layer: a.Layer, Status: belljar.LayerOff, Reason: "switched off in the spec", Source: "supervisor"}
@@ -391,8 +437,9 @@ func (b *Backend) choose(p *belljar.Plan) (*choice, error) {
 }
 
 // layers says which layers this host has. Status applied = available; Detail of an
-// unavailable one is the remedy. b.mu is held.
-func (b *Backend) layers() []belljar.LayerReport {
+// unavailable one is the remedy. For a plan, what it will need is opened rather than
+// asked for. b.mu is held.
+func (b *Backend) layers(p *belljar.Plan) []belljar.LayerReport {
 	out := make([]belljar.LayerReport, 0, len(belljar.Layers))
 	add := func(l belljar.Layer, err error, remedy string) {
 		r := belljar.LayerReport{Layer: l, Status: belljar.LayerApplied, Source: "supervisor"}
@@ -411,14 +458,21 @@ func (b *Backend) layers() []belljar.LayerReport {
 		case belljar.LayerLandlock:
 			add(l, landlock.Supported(), "Linux 5.13 or later with landlock in the lsm= list")
 		case belljar.LayerCgroup:
-			err := cgroup.Supported()
-			if err == nil {
-				err = b.cgErr
+			var err error
+			if p == nil || p.Persist {
+				err = cgroup.Supported()
+			} else if p.Wants[l] != belljar.Off {
+				_, err = b.cgroups()
 			}
 			var u *cgroup.UnsupportedError
 			remedy := "run as root, or in a delegated subtree: systemd-run --user --scope -p Delegate=yes"
 			if errors.As(err, &u) {
-				remedy = u.Needs
+				// "what to do (what was tried)"
+				needs, tried, ok := strings.Cut(u.Needs, " (")
+				remedy = needs
+				if ok {
+					err = errors.New(strings.TrimSuffix(tried, ")"))
+				}
 			}
 			add(l, err, remedy)
 		default:
@@ -453,7 +507,10 @@ func (b *Backend) Probe(ctx context.Context) (belljar.Probe, error) {
 	p := belljar.Probe{Backend: b.Name(), Host: unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + runtime.GOARCH}
 	b.mu.Lock()
 	err := b.start()
-	p.Layers = b.layers()
+	if err == nil {
+		err = b.settle()
+	}
+	p.Layers = b.layers(nil)
 	b.mu.Unlock()
 	if err != nil {
 		var e *belljar.Error

@@ -24,12 +24,11 @@ const (
 	initID   = 65533 // PID 1: nobody that a program can be
 )
 
-// etcBinds are files of the host's /etc that programs in /usr read and that say
-// nothing about the host but what is installed. Globs; all optional.
+// etcBinds are what of the host's /etc programs in /usr cannot do without, and that
+// holds no secrets: nothing that an administrator edits for users to read (profile,
+// gitconfig). All optional; a star ends a prefix.
 var etcBinds = []string{
-	"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl/certs", "ssl/openssl.cnf", "ca-certificates", "pki/tls", "pki/ca-trust",
-	"java*", "python3*", "perl", "terminfo", "fonts", "magic", "mime.types", "protocols", "services", "ethertypes", "rpc", "inputrc", "profile.d", "bash.bashrc",
-	"ImageMagick-*", "php", "R", "gitconfig", "crypto-policies",
+	"alternatives", "crypto-policies", "fonts", "java*", "ld.so.cache", "mime.types", "protocols", "python3*", "services",
 }
 
 // procMasks cover what /proc shows of the machine to everybody and programs do
@@ -217,12 +216,23 @@ func (t *tree) builtEtc() {
 	t.file("/etc/host.conf", "multi on\n")
 	t.file("/etc/shells", "/bin/sh\n/bin/bash\n")
 	t.link("/etc/mtab", "/proc/self/mounts")
-	for _, g := range etcBinds {
-		hits, _ := filepath.Glob("/etc/" + g)
-		for _, h := range hits {
-			t.bindResolved(h, h)
+	if d, err := os.Open("/etc"); err == nil {
+		names, _ := d.Readdirnames(-1)
+		d.Close()
+		sort.Strings(names)
+		for _, n := range names {
+			for _, g := range etcBinds {
+				if prefix, ok := strings.CutSuffix(g, "*"); n == g || ok && strings.HasPrefix(n, prefix) {
+					t.bindResolved("/etc/"+n, "/etc/"+n)
+				}
+			}
 		}
 	}
+	// The rest of /etc/ssl has private keys.
+	t.bindResolved("/etc/ssl/certs", "/etc/ssl/certs")
+	t.bindResolved("/etc/ssl/openssl.cnf", "/etc/ssl/openssl.cnf")
+	t.bindResolved("/etc/pki/tls/certs", "/etc/pki/tls/certs")
+	t.bindResolved("/etc/pki/ca-trust", "/etc/pki/ca-trust")
 	t.bindResolved("/etc/localtime", "/etc/localtime")
 }
 

@@ -143,7 +143,15 @@ func (t *task) collect() {
 		e.Unkillable = 1
 	}
 	if t.set != nil {
-		if err := t.in.group.Release(t.set); err != nil {
+		release := t.in.group.ReleaseSeen // the keeper has seen the end of the tree
+		if x.Flags&keeper.ExfStuck != 0 || t.in.fresh || t.in.ownPid {
+			release = t.in.group.Release
+		} else if t.set.Renewed() {
+			_ = t.set.Kill()
+			_, _ = t.set.WaitEmpty(time.Second) // Release says what came of it
+			release = t.in.group.Release
+		}
+		if err := release(t.set); err != nil {
 			// Something in it is still there: the set stays out of use until the sandbox ends.
 			e.Unkillable = max(e.Unkillable, 1)
 		}

@@ -203,6 +203,9 @@ func (n *Nursery) Pid() int { return n.proc.Pid }
 // outlive its supervisor, and the groups it was told to remove.
 func (n *Nursery) Close() error {
 	err := n.Conn.Close()
+	if errors.Is(err, os.ErrClosed) {
+		err = nil // hung up before, to let it end meanwhile
+	}
 	_, werr := n.proc.Wait()
 	return errors.Join(err, werr)
 }

@@ -285,6 +285,9 @@ func (b *box) execMsg(id uint64, r run) *Msg {
 	if r.uid == 0 {
 		r.uid = 1000
 	}
+	if r.flags&(ExSet|ExFresh|ExOwnPid) == 0 {
+		r.flags |= ExOwnPid // without a group the namespace is the kill domain
+	}
 	null := -1
 	if r.fds == nil {
 		var err error
@@ -415,7 +418,7 @@ func TestLiveRun(t *testing.T) {
 func TestLiveSignals(t *testing.T) {
 	live(t, func(t *testing.T, n *testNursery) {
 		n.template()
-		for name, flags := range map[string][2]uint32{"plain": {0, 0}, "own pid": {SBOwnPids, ExOwnPid}, "fresh": {SBOwnPids, ExFresh}} {
+		for name, flags := range map[string][2]uint32{"own pid": {SBOwnPids, ExOwnPid}, "fresh": {SBOwnPids, ExFresh}} {
 			t.Run(name, func(t *testing.T) {
 				b := n.box(flags[0]).confine()
 				for _, typ := range []Type{MKill, MSignal, MRelease} {
@@ -946,9 +949,9 @@ func TestLiveSetReuse(t *testing.T) {
 	b.send(set()) // nobody is in it: fine
 	b.exec(run{flags: ExSet, set: 4, args: []string{"/usr/bin/sleep", "1000"}})
 	b.send(set())
-	last := b.ends()
-	if len(last) == 0 || last[0] != MFail {
-		t.Errorf("replaced under a running execution: %v", last)
+	last := b.drain(t)
+	if len(last) == 0 || last[0].Type != MFail {
+		t.Errorf("replaced under a running execution: %+v", last)
 	}
 	b.Close()
 	n.gone()

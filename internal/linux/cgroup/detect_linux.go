@@ -239,6 +239,7 @@ func remedy(l *layout) string {
 
 // place finds the parent directory in a hierarchy by trying to make a group.
 func (l *layout) place(h *hierarchy, c Config, dry bool) (string, error) {
+	// With the name of a real group, that is made and stays; else one is made and removed.
 	var errs []error
 	for _, p := range l.parents(h, c.Parent) {
 		err := func() error {
@@ -247,12 +248,17 @@ func (l *layout) place(h *hierarchy, c Config, dry bool) (string, error) {
 				return err
 			}
 			defer unix.Close(fd)
-			name := fmt.Sprintf("%sprobe_%d", topPrefix, os.Getpid())
+			name := topPrefix + c.Tag
+			if dry {
+				name = fmt.Sprintf("%sprobe_%d", topPrefix, os.Getpid())
+			}
 			if err := unix.Mkdirat(fd, name, 0o755); err != nil && err != unix.EEXIST {
 				return fmt.Errorf("mkdir: %w", err)
 			}
-			if err := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
-				return fmt.Errorf("rmdir: %w", err)
+			if dry {
+				if err := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
+					return fmt.Errorf("rmdir: %w", err)
+				}
 			}
 			if l.controls(h) {
 				return l.delegate(fd, c.MoveSelf, dry)
@@ -267,9 +273,12 @@ func (l *layout) place(h *hierarchy, c Config, dry bool) (string, error) {
 	return "", errors.Join(errs...)
 }
 
+// theLayout is what the process was started in.
+var theLayout = sync.OnceValues(readLayout)
+
 var detect = sync.OnceValues(func() (Host, *layout) {
 	h := Host{Mounts: map[Controller]string{}, Parents: map[Controller]string{}}
-	l, err := readLayout()
+	l, err := theLayout()
 	if err != nil {
 		h.Reason = err.Error()
 		var u *UnsupportedError

@@ -31,7 +31,7 @@ type Group struct {
 	name, id string
 
 	// Open from creation to removal, -1 where the arrangement has no such thing.
-	procs      [maxTrees]int // v1: cgroup.procs of the sandbox's group
+	procs      [maxTrees]int // v1: tasks of the sandbox's group
 	initFD     int           // v2 leaf of PID 1
 	pidsEvents int
 	peak       int // v2 memory.peak, whose reset holds per descriptor
@@ -97,7 +97,7 @@ func (g *Group) attach() (err error) {
 	r := g.r
 	for _, t := range r.trees {
 		if !t.v2 {
-			if g.procs[t.i], err = t.open(g.name, "cgroup.procs", unix.O_WRONLY); err != nil {
+			if g.procs[t.i], err = t.open(g.name, "tasks", unix.O_WRONLY); err != nil {
 				return err
 			}
 		}
@@ -146,6 +146,9 @@ func (g *Group) InitProcsFDs() []int {
 	}
 	return out
 }
+
+// Kind returns the arrangement that the group is made for.
+func (g *Group) Kind() Kind { return g.r.Kind() }
 
 // Limits returns the limits in force.
 func (g *Group) Limits() Limits {
@@ -806,7 +809,7 @@ func (g *Group) renewPids() error {
 	}
 	g.held.Pids = 0
 	var err error
-	if g.procs[t.i], err = t.open(g.name, "cgroup.procs", unix.O_WRONLY); err != nil {
+	if g.procs[t.i], err = t.open(g.name, "tasks", unix.O_WRONLY); err != nil {
 		return err
 	}
 	g.pidsEvents, err = t.open(g.name, "pids.events", unix.O_RDONLY)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) {
 }
 
 func guest(fds int) {
+	runtime.LockOSThread()
 	for i := range fds {
 		if _, err := unix.Write(3+i, []byte("0")); err != nil {
 			fmt.Println("attach", i, err)

@@ -101,8 +101,8 @@ func Open(c Config) (*Root, error) {
 	if c.Parent != "" && (!path.IsAbs(c.Parent) || path.Clean(c.Parent) != c.Parent) {
 		return nil, fmt.Errorf("cgroup open: parent %q is not a clean absolute path", c.Parent)
 	}
-	_, l := detect()
-	if l == nil {
+	l, err := theLayout()
+	if err != nil {
 		return nil, Supported()
 	}
 	return open(l, c)

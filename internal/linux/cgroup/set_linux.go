@@ -28,18 +28,18 @@ type Set struct {
 	burned bool // cgroup.kill was written
 
 	// Descriptors, -1 where the arrangement has no such thing.
-	leaf, leafProcs, kill, events int           // v2
-	cpu                           int           // cpu.stat, or cpuacct.usage on v1
-	peak                          int           // memory.max_usage_in_bytes or memory.peak
-	oom                           int           // memory.oom_control or memory.events
-	oomEvent                      int           // eventfd, v1
-	pidsEvents                    int           // of the set's own pids group
-	own                           [maxTrees]int // v1: cgroup.procs of the set's own group
-	procs                         []int
+	leaf, kill, events int           // v2
+	cpu                int           // cpu.stat, or cpuacct.usage on v1
+	peak               int           // memory.max_usage_in_bytes or memory.peak
+	oom                int           // memory.oom_control or memory.events
+	oomEvent           int           // eventfd, v1
+	pidsEvents         int           // of the set's own pids group
+	own                [maxTrees]int // v1: tasks of the set's own group
+	procs              []int
 }
 
 func newSet(g *Group, name string) *Set {
-	s := &Set{g: g, name: name, dir: path.Join(g.name, name), leaf: -1, leafProcs: -1, kill: -1, events: -1, cpu: -1, peak: -1, oom: -1, oomEvent: -1, pidsEvents: -1}
+	s := &Set{g: g, name: name, dir: path.Join(g.name, name), leaf: -1, kill: -1, events: -1, cpu: -1, peak: -1, oom: -1, oomEvent: -1, pidsEvents: -1}
 	for i := range s.own {
 		s.own[i] = -1
 	}
@@ -89,21 +89,34 @@ func (g *Group) Acquire(l Limits) (*Set, error) {
 
 // Release takes the set back. It must be empty ([Set.WaitEmpty]): else Release
 // returns [ErrBusy], the set stays acquired, and Release may be called again.
-func (g *Group) Release(s *Set) error {
+func (g *Group) Release(s *Set) error { return g.release(s, true) }
+
+// ReleaseSeen is Release for a caller that has seen by itself that the execution
+// has no process left. A process of the caller's own may live on in the v2 leaf,
+// from which it forks executions, unless the set is Renewed.
+func (g *Group) ReleaseSeen(s *Set) error { return g.release(s, false) }
+
+// Renewed reports whether the v2 leaf is replaced after each execution, for want
+// of a peak that can be reset (before Linux 6.12), so that it must be empty.
+func (s *Set) Renewed() bool { return s.g.r.mem.v2 && s.peak < 0 }
+
+func (g *Group) release(s *Set, check bool) error {
 	g.mu.Lock()
 	mine := g.busy[s.name] == s && !g.closed
 	g.mu.Unlock()
 	if !mine {
 		return fmt.Errorf("cgroup release %s of %s: %w", s.name, g.id, ErrClosed)
 	}
-	empty, err := s.WaitEmpty(0)
-	if err == nil && !empty {
-		err = ErrBusy
+	if check {
+		empty, err := s.WaitEmpty(0)
+		if err == nil && !empty {
+			err = ErrBusy
+		}
+		if err != nil {
+			return fmt.Errorf("cgroup release %s of %s: %w", s.name, g.id, err)
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("cgroup release %s of %s: %w", s.name, g.id, err)
-	}
-	err = s.settle()
+	err := s.settle()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.busy[s.name] != s { // closed or released meanwhile
@@ -203,7 +216,6 @@ func (s *Set) openLeaf() (err error) {
 		return fd
 	}
 	s.leaf = open("", unix.O_RDONLY|unix.O_DIRECTORY)
-	s.leafProcs = open("cgroup.procs", unix.O_WRONLY)
 	s.kill = open("cgroup.kill", unix.O_WRONLY)
 	s.events = open("cgroup.events", unix.O_RDONLY)
 	s.cpu = open("cpu.stat", unix.O_RDONLY)
@@ -235,7 +247,7 @@ func (s *Set) openV1(l Limits, make bool) error {
 			}
 		}
 		s.serial++
-		fd, err := t.open(s.dir, "cgroup.procs", unix.O_WRONLY)
+		fd, err := t.open(s.dir, "tasks", unix.O_WRONLY)
 		s.own[t.i] = fd
 		return err
 	}
@@ -327,7 +339,7 @@ func (s *Set) settle() error {
 // renew replaces a burned v2 leaf. The v1 groups stay.
 func (s *Set) renew() error {
 	t := s.g.r.uni
-	closeFD(&s.leaf, &s.leafProcs, &s.kill, &s.events, &s.cpu)
+	closeFD(&s.leaf, &s.kill, &s.events, &s.cpu)
 	if s.g.r.mem.v2 {
 		closeFD(&s.oom, &s.peak)
 		s.held.Memory = 0
@@ -409,7 +421,9 @@ func (s *Set) Serial() uint64 {
 // CloneFD returns the directory for CLONE_INTO_CGROUP, or -1 on v1.
 func (s *Set) CloneFD() int { return s.leaf }
 
-// ProcsFDs returns the v1 cgroup.procs files to which the child itself writes
+// ProcsFDs returns the v1 tasks files to which the child itself, while it has one
+// thread, writes "0". Unlike cgroup.procs they take no lock that waits for an RCU
+// grace period, which is 10 ms for whoever comes first after a pause. It writes
 // "0", best before it is anything but a single-threaded clone.
 func (s *Set) ProcsFDs() []int { return s.procs }
 
@@ -426,10 +440,6 @@ func (s *Set) EventsFD() int { return s.events }
 // then says whether it was this execution's. On v2 it is -1: there the kernel kills the
 // whole set by itself.
 func (s *Set) OOMFD() int { return s.oomEvent }
-
-// LeafProcsFD returns the v2 leaf's cgroup.procs, for a caller that cannot clone
-// into the leaf and lets the child attach itself instead; -1 on v1.
-func (s *Set) LeafProcsFD() int { return s.leafProcs }
 
 // MarkKilled says that the set was killed through KillFD: its v2 leaf will not be
 // used again.
@@ -603,10 +613,7 @@ func (s *Set) State() SetState {
 // SignalTree sends a signal to each process of the execution, and returns to how
 // many. One that is forked meanwhile may be missed.
 func (s *Set) SignalTree(sig unix.Signal) (int, error) {
-	t := s.g.r.uni
-	if t == nil {
-		t = s.g.r.mem
-	}
+	t := s.g.r.mem // in v1 without a process of the caller's own
 	fd, err := t.open(s.dir, "", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return 0, err
@@ -631,7 +638,7 @@ func (s *Set) capCPU(cores float64) error {
 func (s *Set) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	closeFD(&s.leaf, &s.leafProcs, &s.kill, &s.events, &s.cpu, &s.peak, &s.oom, &s.oomEvent, &s.pidsEvents)
+	closeFD(&s.leaf, &s.kill, &s.events, &s.cpu, &s.peak, &s.oom, &s.oomEvent, &s.pidsEvents)
 	for i := range s.own {
 		closeFD(&s.own[i])
 	}

@@ -7,7 +7,7 @@
 // process. Arguments are looked at where a call as a whole can be neither
 // allowed nor refused:
 //
-//	clone             no flag that makes a namespace, no CLONE_PARENT; clone3 is ENOSYS
+//	clone             no flag that makes a namespace; clone3 is ENOSYS
 //	socket            AF_UNIX; AF_INET and AF_INET6 with stream and datagram sockets of TCP
 //	                  and UDP (raw ones are EPERM, MPTCP and others EPROTONOSUPPORT); AF_NETLINK
 //	                  with NETLINK_ROUTE; every other family is EAFNOSUPPORT

@@ -141,12 +141,12 @@ func policy(p Profile) (map[string]rule, error) {
 	return table, nil
 }
 
-// Flags of clone(2) that make namespaces, and CLONE_PARENT, which would make
-// the child a child of the process that started the execution. CLONE_NEWTIME
-// shares its bit with the exit signal and can only be asked for by clone3.
+// Flags of clone(2) that make namespaces. CLONE_NEWTIME shares its bit with the
+// exit signal and can only be asked for by clone3. CLONE_PARENT stays allowed: the
+// spawner, which runs under the same filter, makes children of the keeper with it.
+// A program that does so only gets a child that the keeper reaps for it.
 const (
-	cloneParent = 0x8000
-	cloneNew    = 0x20000 | // CLONE_NEWNS
+	cloneNew = 0x20000 | // CLONE_NEWNS
 		0x02000000 | // CLONE_NEWCGROUP
 		0x04000000 | // CLONE_NEWUTS
 		0x08000000 | // CLONE_NEWIPC
@@ -155,7 +155,7 @@ const (
 		0x40000000 //   CLONE_NEWNET
 )
 
-var cloneRule = ifBits{arg: 0, bits: cloneNew | cloneParent, then: refuse, not: Allow}
+var cloneRule = ifBits{arg: 0, bits: cloneNew, then: refuse, not: Allow}
 
 // Socket families, types and protocols.
 const (

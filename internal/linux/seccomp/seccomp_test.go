@@ -65,7 +65,6 @@ func rows() []policyRow {
 		{"clone", args{0x40000000 | 17}, refuse, nil},          // CLONE_NEWNET
 		{"clone", args{junk | 0x10000000 | 17}, refuse, nil},   // the kernel cuts the flags
 		{"clone", args{0x10000000 | 0x3d0f00}, refuse, nil},    // hidden among others
-		{"clone", args{0x8000 | 17}, refuse, nil},              // CLONE_PARENT
 		{"clone", args{junk | 17}, Allow, nil},                 // nothing refused in the lower half
 		{"clone3", args{}, missing, nil},                       // flags in memory
 		{"unshare", args{0x10000000}, refuse, nil},             // new user namespace

@@ -16,8 +16,8 @@
  * would stop a vfork parent) can reach the keeper through a child. */
 #include "proto.h"
 
-struct slot { i32 step, err, status, ended; };
-struct set { i32 used, clonefd, killfd, eventsfd, oomfd, nprocs; i32 procs[MAXPROCS]; };
+struct slot { i32 step, err, status, ended, pid, pad[3]; };
+struct set { i32 used, clonefd, killfd, eventsfd, oomfd, nprocs, procs[MAXPROCS], spawner, sock, listfd; };
 #define NSFLAGS (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET)
 enum { X_FREE, X_RUNNING, X_REAPING, X_DONE, X_TOLD = 0x10000, X_ASKED = 0x20000 }; /* states; in exflags: the end was told, M_TASK is due */
 struct exec {
@@ -36,7 +36,7 @@ static u8 msgbuf[MAXMSG] __attribute__((aligned(16)));
 static u8 planbuf[MAXMSG] __attribute__((aligned(16)));
 static u8 filter[32768] __attribute__((aligned(8)));
 static u32 filterlen, lockflags, helloseq;
-static i32 preset; /* the keeper itself is confined: its children are born so */
+static i32 preset; /* this is a spawner: confined, and its children are born so */
 static char *ptrs[8192];
 static i32 ctl = -1, lstn = -1, epfd = -1, sigfd = -1, initfd = -1, rootfd = -1, landlockfd = -1, syncfd = -1, userns = -1, cgroupns = -1;
 static i32 initpid, ending, wantout, rootless;
@@ -131,8 +131,6 @@ static long write_file(const char *path, const char *text, uptr len)
 static long fork_(u64 flags, i32 cgroup, i32 *pidfd)
 {
 	struct clone_args a;
-	if (preset) /* the filter knows no clone3; the child attaches itself */
-		return sys5(NR_clone, SIGCHLD, 0, 0, 0, 0);
 	memset(&a, 0, sizeof a);
 	a.flags = flags;
 	a.exit_signal = SIGCHLD;
@@ -711,11 +709,10 @@ static long install_filter(void)
 	struct sock_fprog f = {(u16)(filterlen / 8), filter};
 	return sys3(NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &f);
 }
-/* The keeper takes on itself what all its executions have in common: it enters
- * the user namespace, so that nothing of the host's privileges is left in it, and
+/* A spawner takes on itself what all executions have in common: it enters the user
+ * namespace, so that nothing of the host's privileges is left in it, and takes
  * Landlock and seccomp, which its children then inherit instead of paying for them
- * each time (half of the lock-down). Not possible where executions get namespaces
- * of their own: making those needs what the filter forbids. */
+ * each time (half of the lock-down). */
 static long confine_self(int *step)
 {
 	long r = 0;
@@ -748,7 +745,7 @@ static long confine_self(int *step)
 }
 /* The lock-down: one straight function, in the only order that works. Whoever
  * runs it never returns from it: it becomes the program, or ends. Steps 4, 5, 7,
- * 8 and 11 are inherited where the keeper has taken them already. */
+ * 8 and 11 are inherited from a spawner that has taken them already. */
 static void lockdown(struct req *q, struct slot *s)
 {
 	struct exec_msg *m = q->m;
@@ -910,10 +907,10 @@ static void run(struct req *q, struct slot *s, struct set *cg)
 		masks = plan_masks(&end);
 		fresh_init(q, s, masks, end);
 	}
-	/* The other namespaces are the keeper's own, and unless it is confined itself
-	 * it stays out of these two. */
-	if (!preset)
+	/* The other namespaces are the keeper's own; it stays out of these. */
+	if (!preset) {
 		STEP(ST_SETNS, enter_user());
+	}
 	lockdown(q, s);
 }
 static struct exec *by_id(u64 id)
@@ -930,6 +927,13 @@ static void free_exec(struct exec *e)
 	e->state = X_FREE;
 	while (nexecs > 0 && execs[nexecs - 1].state == X_FREE)
 		nexecs--;
+}
+/* A spawner's child is known by what the kernel wrote into the slot before it ran. */
+static i32 pid_of(struct exec *e)
+{
+	if (!e->pid)
+		e->pid = *(volatile i32 *)&slots[e - execs].pid;
+	return e->pid;
 }
 static struct set *set_of(struct exec *e)
 {
@@ -1004,6 +1008,16 @@ static i32 populated(struct set *g)
 			return b[i + 10] == '1';
 	return 0;
 }
+/* Whether the spawner is the only process left in its group. */
+static i32 alone(struct set *g)
+{
+	char b[64];
+	i32 lines = 0;
+	long n = sys4(NR_pread64, g->listfd, b, sizeof b, 0);
+	for (long i = 0; i < n; i++)
+		lines += b[i] == '\n';
+	return n >= 0 && lines <= 1;
+}
 static void kill_tree(struct exec *e)
 {
 	struct set *g = set_of(e);
@@ -1011,8 +1025,8 @@ static void kill_tree(struct exec *e)
 		sys3(NR_write, g->killfd, "1", 1);
 		e->flags |= EXF_BURNED;
 	}
-	if (e->state == X_RUNNING)
-		sys2(NR_kill, e->pid, SIGKILL);
+	if (e->state == X_RUNNING && pid_of(e) > 0)
+		sys2(NR_kill, pid_of(e), SIGKILL);
 }
 static void done(struct exec *e)
 {
@@ -1042,7 +1056,7 @@ static void main_exited(struct exec *e, i32 status, struct rusage *ru)
 	e->maxrss = (u64)ru->rest[0];
 	e->deadline = 0;
 	e->state = X_REAPING;
-	if (!g || g->eventsfd < 0 || !populated(g)) {
+	if (!g || g->eventsfd < 0 || (g->spawner ? alone(g) : !populated(g))) {
 		done(e);
 		return;
 	}
@@ -1054,69 +1068,185 @@ static void main_exited(struct exec *e, i32 status, struct rusage *ru)
 		done(e);
 	}
 }
-static void do_exec(struct exec_msg *m, long n, struct fds *f)
-{
-	struct req q;
-	struct exec *e = NULL;
-	struct set *g = NULL;
-	char *blob, *end, *map = NULL;
-	char **pp = ptrs;
-	u64 cnt, at = 0, flags = 0;
-	uptr ptrmap = 0;
-	i32 ix, nf = 0;
-	long pid;
+/* What parse() maps, to be unmapped when the child has its copy. */
+struct maps { char *blob; uptr ptrs; u64 bloblen, ptrlen; };
 
-	if (!confined) { /* nothing runs that is not locked down */
-		ending = 1;
-		goto proto;
-	}
+/* Checks a request to the last byte and finds its strings. */
+static long parse(struct exec_msg *m, long n, struct fds *f, struct req *q, struct maps *mp)
+{
+	char *blob, *end, **pp = ptrs;
+	u64 cnt, at = 0;
+	i32 nf = 0;
+	memset(mp, 0, sizeof *mp);
 	if (n < (long)sizeof *m || m->nlimits > 32 || m->uid == ~0U || m->gid == ~0U) /* -1 would leave the id as it is */
-		goto proto;
+		return -EPROTO;
 	m->name[IDLEN - 1] = 0;
-	q.m = m;
-	q.rl = (struct rlim *)(m + 1);
-	blob = (char *)(q.rl + m->nlimits);
+	q->m = m;
+	q->rl = (struct rlim *)(m + 1);
+	blob = (char *)(q->rl + m->nlimits);
 	end = (char *)m + n;
 	if (blob > end)
-		goto proto;
+		return -EPROTO;
 	if (m->flags & EX_BLOB) {
 		struct stat st;
 		long r = f->n > 0 ? sys4(NR_newfstatat, f->v[0], "", &st, AT_EMPTY_PATH) : -EPROTO;
 		if (r < 0 || st.size < (i64)m->bloblen) /* beyond its end is SIGBUS */
-			goto proto;
+			return -EPROTO;
 		r = sys6(NR_mmap, 0, m->bloblen, PROT_RW, MAP_PRIVATE, f->v[0], 0);
 		if (r < 0 && r > -4096)
-			goto proto;
-		map = blob = (char *)r;
+			return -EPROTO;
+		mp->blob = blob = (char *)r;
+		mp->bloblen = m->bloblen;
 		nf = 1;
 	} else if ((u64)(end - blob) != m->bloblen)
-		goto proto;
+		return -EPROTO;
 	end = blob + m->bloblen;
-	if (m->bloblen == 0 || end[-1] || f->n != nf + 3 + (m->flags & EX_KEEP ? 3 : 0))
-		goto proto;
-	if ((m->flags & EX_SET) && (m->set >= MAXSETS || !sets[m->set].used))
-		goto proto;
 	cnt = (u64)m->npaths + m->nargs + m->nenv + 3;
-	if (m->npaths == 0 || m->nargs == 0 || cnt > 1u << 20)
-		goto proto;
+	if (m->bloblen == 0 || end[-1] || f->n < nf + 3 || m->npaths == 0 || m->nargs == 0 || cnt > 1u << 20)
+		return -EPROTO;
 	if (cnt > sizeof ptrs / sizeof *ptrs) {
 		long r = sys6(NR_mmap, 0, cnt * sizeof *ptrs, PROT_RW, MAP_PRIVATE | MAP_ANON, -1, 0);
 		if (r < 0 && r > -4096)
-			goto proto;
-		ptrmap = (uptr)r;
-		pp = (char **)ptrmap;
+			return -EPROTO;
+		mp->ptrs = (uptr)r;
+		mp->ptrlen = cnt * sizeof *ptrs;
+		pp = (char **)mp->ptrs;
 	}
-	q.dir = next_string(&blob, end);
+	q->dir = next_string(&blob, end);
 	u32 lens[3] = {m->npaths, m->nargs, m->nenv};
-	char ***heads[3] = {&q.paths, &q.args, &q.env};
+	char ***heads[3] = {&q->paths, &q->args, &q->env};
 	for (i32 k = 0; k < 3; k++) {
 		*heads[k] = &pp[at];
 		for (u32 i = 0; i < lens[k]; i++)
 			if (!(pp[at++] = next_string(&blob, end)))
-				goto proto;
+				return -EPROTO;
 		pp[at++] = NULL;
 	}
-	if (!q.dir || blob != end || by_id(m->id))
+	for (i32 i = 0; i < 3; i++)
+		q->io[i] = f->v[nf + i];
+	return q->dir && blob == end ? 0 : -EPROTO;
+}
+static void unmap(struct maps *mp)
+{
+	if (mp->blob)
+		sys2(NR_munmap, mp->blob, mp->bloblen);
+	if (mp->ptrs)
+		sys2(NR_munmap, mp->ptrs, mp->ptrlen);
+}
+/* The spawner of a set: born into the set's v2 leaf by clone3, which costs nothing,
+ * while a process that is moved there waits for an RCU grace period (10 ms when
+ * nobody moved any lately). It confines itself and turns requests into children
+ * that are the keeper's own (CLONE_PARENT), until its socket ends or the group is
+ * killed. It lives in the host's pid namespace: nobody inside can see it. */
+static void spawner(struct set *g, i32 sock)
+{
+	struct exec_msg *m = (struct exec_msg *)msgbuf;
+	struct fds f;
+	struct req q;
+	struct maps mp;
+	i32 *keep[MAXPROCS + 1], low = 3, step;
+	long r, n;
+
+	sys2(NR_prctl, PR_SET_NAME, "belljar-spawner");
+	if (plan->nsflags & CLONE_NEWPID)
+		if (sys2(NR_setns, initfd, CLONE_NEWPID) < 0)
+			die(ST_ENTER);
+	if (confine_self(&step) < 0)
+		die(step);
+	/* It holds its socket and the groups of the set, and nothing of the keeper's. */
+	keep[0] = &sock;
+	for (i32 i = 0; i < g->nprocs; i++)
+		keep[i + 1] = &g->procs[i];
+	for (i32 i = 0, at = 256; i <= g->nprocs; i++, at++) {
+		if ((r = sys3(NR_fcntl, *keep[i], F_DUPFD_CLOEXEC, at)) < 0)
+			die(ST_CLOSE);
+		at = *keep[i] = (i32)r;
+	}
+	for (i32 i = 0; i <= g->nprocs; i++) {
+		if (*keep[i] > low)
+			sys3(NR_close_range, low, *keep[i] - 1, 0);
+		low = *keep[i] + 1;
+	}
+	sys3(NR_close_range, low, ~0U, 0);
+	ctl = syncfd = lifefd[1] = -1;
+	while ((n = recv_(sock, msgbuf, &f, 0)) > 0 || n == -EINTR) {
+		u32 ix = m->h.seq;
+		if (n < 0)
+			continue;
+		if (ix >= MAXEXEC || parse(m, n, &f, &q, &mp) < 0)
+			die(ST_PROTOCOL);
+		r = sys5(NR_clone, CLONE_PARENT | CLONE_PARENT_SETTID | SIGCHLD, 0, &slots[ix].pid, 0, 0);
+		if (r == 0)
+			run(&q, &slots[ix], g);
+		unmap(&mp);
+		close_all(&f);
+		if (r < 0) { /* the keeper sees the end of the spawner, and why */
+			slots[ix].err = (i32)-r;
+			slots[ix].step = ST_CLONE;
+			die(1);
+		}
+	}
+	die(0);
+}
+static void drop_spawner(struct set *g)
+{
+	close_(&g->sock);
+	close_(&g->listfd);
+	g->spawner = 0;
+}
+static long start_spawner(struct set *g)
+{
+	i32 sv[2];
+	long r;
+	drop_spawner(g);
+	if ((r = sys4(NR_openat, g->clonefd, "cgroup.procs", O_CLOEXEC, 0)) < 0)
+		return r;
+	g->listfd = (i32)r;
+	if ((r = sys4(NR_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv)) < 0)
+		return r;
+	r = fork_(0, g->clonefd, NULL);
+	if (r == 0) {
+		close_(&sv[0]);
+		spawner(g, sv[1]);
+	}
+	close_(&sv[1]);
+	g->sock = sv[0];
+	if (r < 0) {
+		drop_spawner(g);
+		return r;
+	}
+	g->spawner = (i32)r;
+	return 0;
+}
+/* Whether executions in this set come from a spawner: not where they get
+ * namespaces of their own, which the spawner's filter forbids to make. */
+static i32 spawned(struct exec_msg *m, struct set *g)
+{
+	return g && g->clonefd >= 0 && g->eventsfd >= 0 && !(m->flags & (EX_FRESH | EX_OWNPID));
+}
+static void do_exec(struct exec_msg *m, long n, struct fds *f)
+{
+	struct req q;
+	struct maps mp;
+	struct exec *e = NULL;
+	struct set *g = NULL;
+	u64 flags = 0;
+	i32 ix, nf;
+	long r = -EPROTO;
+
+	if (!confined) { /* nothing runs that is not locked down */
+		ending = 1;
+		fail(ctl, ST_PROTOCOL, EPROTO, 0, 0);
+		return;
+	}
+	memset(&mp, 0, sizeof mp);
+	if (n < (long)sizeof *m || by_id(m->id) || ((m->flags & EX_SET) && (m->set >= MAXSETS || !sets[m->set].used)))
+		goto proto;
+	/* Born by the keeper itself it would be in the host's pid namespace. */
+	if ((plan->nsflags & CLONE_NEWPID) && !(m->flags & (EX_FRESH | EX_OWNPID)) && !spawned(m, m->flags & EX_SET ? &sets[m->set] : NULL))
+		goto proto;
+	nf = !!(m->flags & EX_BLOB);
+	if (f->n != nf + 3 + (m->flags & EX_KEEP ? 3 : 0) || (r = parse(m, n, f, &q, &mp)) < 0)
 		goto proto;
 	for (ix = 0; ix < MAXEXEC && execs[ix].state != X_FREE; ix++)
 		;
@@ -1132,10 +1262,8 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 	e->set = m->flags & EX_SET ? (i32)m->set : -1;
 	g = set_of(e);
 	memcpy(e->name, m->name, IDLEN);
-	for (i32 i = 0; i < 3; i++) {
-		q.io[i] = f->v[nf + i];
+	for (i32 i = 0; i < 3; i++)
 		e->keep[i] = -1;
-	}
 	if (m->flags & EX_FRESH)
 		flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
 	else if (m->flags & EX_OWNPID)
@@ -1145,14 +1273,23 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 		sys3(NR_read, g->oomfd, &v, 8); /* forget an event of the last user of the set */
 	}
 	e->started = now(CLOCK_MONOTONIC);
-	pid = fork_(flags, g ? g->clonefd : -1, NULL);
-	if (pid == 0)
-		run(&q, &slots[ix], g);
-	if (pid < 0) {
-		fail(ctl, ST_CLONE, pid, m->id, 0);
+	if (spawned(m, g)) {
+		r = g->spawner ? 0 : start_spawner(g);
+		m->h.seq = (u32)ix;
+		if (r >= 0)
+			r = send_(g->sock, m, (u32)n, M_EXEC, f->v, (u32)nf + 3);
+		if (r == -EPIPE || r == -ECONNRESET) /* it ended meanwhile, with the group that was killed */
+			r = (r = start_spawner(g)) < 0 ? r : send_(g->sock, m, (u32)n, M_EXEC, f->v, (u32)nf + 3);
+	} else {
+		r = fork_(flags, g ? g->clonefd : -1, NULL);
+		if (r == 0)
+			run(&q, &slots[ix], g);
+		e->pid = (i32)r;
+	}
+	if (r < 0) {
+		fail(ctl, ST_CLONE, r, m->id, 0);
 		goto out;
 	}
-	e->pid = (i32)pid;
 	e->state = X_RUNNING;
 	if (ix >= nexecs)
 		nexecs = ix + 1;
@@ -1164,10 +1301,7 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 proto:
 	fail(ctl, ST_PROTOCOL, EPROTO, n >= (long)sizeof *m ? m->id : 0, 0);
 out:
-	if (map)
-		sys2(NR_munmap, map, m->bloblen);
-	if (ptrmap)
-		sys2(NR_munmap, ptrmap, cnt * sizeof *ptrs);
+	unmap(&mp);
 }
 
 /* ---- keeper ---- */
@@ -1184,6 +1318,7 @@ static void drop_set(struct set *g)
 	close_(&g->oomfd);
 	for (i32 i = 0; i < g->nprocs; i++)
 		close_(&g->procs[i]);
+	drop_spawner(g);
 	g->used = 0;
 }
 static void do_set(struct set_msg *m, long n, struct fds *f)
@@ -1216,9 +1351,13 @@ static void do_set(struct set_msg *m, long n, struct fds *f)
 	g->nprocs = (i32)m->nprocs;
 	for (i32 i = 0; i < g->nprocs; i++)
 		g->procs[i] = take(f, k++);
+	g->spawner = 0;
+	g->sock = g->listfd = -1;
 	g->used = 1;
 	if (g->oomfd >= 0)
 		watch(g->oomfd, EPOLLIN, 0x200000000ULL | m->index, EPOLL_CTL_ADD);
+	if (confined && g->clonefd >= 0 && g->eventsfd >= 0 && !(plan->flags & SB_OWNPIDS))
+		start_spawner(g); /* ahead of the first request; a failure is told then */
 }
 static void do_signal(struct task_msg *m)
 {
@@ -1237,7 +1376,8 @@ static void do_signal(struct task_msg *m)
 			sys3(NR_rt_sigqueueinfo, e->pid, m->sig, &si);
 		return;
 	}
-	sys2(NR_kill, e->pid, m->sig);
+	if (pid_of(e) > 0)
+		sys2(NR_kill, pid_of(e), m->sig);
 }
 static void hello(u32 seq)
 {
@@ -1263,6 +1403,9 @@ static void end(void)
 	for (i32 i = 0; i < nexecs; i++)
 		if (execs[i].state == X_RUNNING || execs[i].state == X_REAPING)
 			kill_tree(&execs[i]);
+	for (i32 i = 0; i < MAXSETS; i++)
+		if (sets[i].used && sets[i].spawner)
+			sys2(NR_kill, sets[i].spawner, SIGKILL);
 	if (initpid > 0)
 		sys2(NR_kill, initpid, SIGKILL);
 	while (sys4(NR_wait4, -1, &st, WALL, NULL) != -ECHILD)
@@ -1300,15 +1443,6 @@ static void do_message(long n, struct fds *f)
 		if (m->core != ~0ULL) {
 			struct rlimit64 l = {m->core, m->core};
 			sys4(NR_prlimit64, 0, 4 /* RLIMIT_CORE: the filter lets nobody set it later */, &l, NULL);
-		}
-		if (!(plan->flags & SB_OWNPIDS)) {
-			int step;
-			long r = confine_self(&step);
-			if (r < 0) {
-				fail(ctl, step, r, 0, 0);
-				ending = 1;
-				return;
-			}
 		}
 		confined = 1;
 		return;
@@ -1363,6 +1497,26 @@ static void do_message(long n, struct fds *f)
 	fail(ctl, ST_PROTOCOL, EPROTO, 0, h->type);
 	ending = 1;
 }
+/* A spawner ends when its group is killed, or when it could not do its work; then
+ * an execution that it was asked for does not exist. */
+static void spawner_ended(i32 set, i32 st)
+{
+	drop_spawner(&sets[set]);
+	for (i32 i = 0; i < nexecs; i++) {
+		struct exec *e = &execs[i];
+		if (e->state != X_RUNNING || e->set != set || pid_of(e))
+			continue;
+		struct slot *s = &slots[i];
+		if (e->flags & EXF_BURNED)
+			e->status = SIGKILL; /* it was to be killed before it was born */
+		else if (!s->step) {
+			s->step = st & 0x7f ? ST_CLONE : st >> 8 & 0xff;
+			s->err = st & 0x7f ? EAGAIN : EPERM;
+		}
+		e->exited = now(CLOCK_MONOTONIC);
+		done(e);
+	}
+}
 static void reap(void)
 {
 	u8 drain[128 * 4];
@@ -1376,8 +1530,11 @@ static void reap(void)
 			ending = 1;
 			continue;
 		}
+		for (i32 i = 0; i < MAXSETS; i++)
+			if (sets[i].used && sets[i].spawner == pid)
+				spawner_ended(i, st);
 		for (i32 i = 0; i < nexecs; i++)
-			if (execs[i].state == X_RUNNING && execs[i].pid == pid) {
+			if (execs[i].state == X_RUNNING && pid_of(&execs[i]) == pid) {
 				main_exited(&execs[i], st, &ru);
 				break;
 			}
@@ -1653,7 +1810,7 @@ static void keeper(long n, struct fds *f)
 	/* Into the sandbox's namespaces once, so that executions are born there. Not into its
 	 * user namespace (the cgroup descriptors need the host's ids) nor its cgroup namespace. */
 	step = ST_ENTER;
-	u64 ns = plan->nsflags & (CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | (plan->flags & SB_OWNPIDS ? 0 : CLONE_NEWPID));
+	u64 ns = plan->nsflags & (CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS);
 	if ((plan->nsflags & CLONE_NEWCGROUP) && (r = open_ns("/ns/cgroup", &cgroupns)) < 0)
 		goto bad;
 	if ((plan->nsflags & CLONE_NEWUSER) && (r = open_ns("/ns/user", &userns)) < 0)
@@ -1721,13 +1878,14 @@ static void remove_tree(i32 parent, const char *name, i32 depth)
 	sys3(NR_unlinkat, parent, name, AT_REMOVEDIR);
 }
 /* Makes a net namespace ahead of its use: it is half of what a sandbox costs. It
- * is fresh, never one that was used before. */
+ * is fresh, never one that was used before. Not without privileges: there is no way
+ * back to the host's, in which a sandbox without the net layer is made. */
 static void make_net(void)
 {
 	/* An ordinary user cannot go back to the host's namespace: it is not this user's. */
 	long old = rootless ? -EPERM : sys4(NR_openat, AT_FDCWD, "/proc/self/ns/net", O_CLOEXEC, 0), fd = -1;
 	if (old < 0) {
-		served = 0; /* then as before: with the sandbox */
+		served = 1; /* then with the sandbox, and no further attempt */
 		return;
 	}
 	if (sys1(NR_unshare, CLONE_NEWNET) == 0) {
@@ -1738,7 +1896,7 @@ static void make_net(void)
 	}
 	sys1(NR_close, old);
 	if (fd < 0)
-		served = 0;
+		served = 1;
 	sparenet = (i32)fd;
 }
 static void nursery(void)
@@ -1760,9 +1918,9 @@ static void nursery(void)
 	sigaction(SIGCHLD, 1 /* SIG_IGN: keepers are reaped by the kernel */);
 	for (;;) {
 		struct hdr *h = (struct hdr *)msgbuf;
-		long n = recv_(3, msgbuf, &f, served > 1 && sparenet < 0 ? MSG_DONTWAIT : 0);
+		long n = recv_(3, msgbuf, &f, inited && !rootless && served != 1 && sparenet < 0 ? MSG_DONTWAIT : 0);
 		if (n == -EAGAIN) {
-			/* Nothing to do, and from the second sandbox on a third is likely. */
+			/* Nothing to do: the first sandbox is on its way, and from the second on a third is likely. */
 			make_net();
 			n = recv_(3, msgbuf, &f, 0);
 		}

@@ -190,6 +190,7 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 #define EINVAL 22
 #define EPIPE 32
 #define EPROTO 71
+#define ECONNRESET 104
 #define ESTALE 116
 
 #define AT_FDCWD (-100)
@@ -244,6 +245,9 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 
 #define CLONE_VM 0x100
 #define CLONE_PIDFD 0x1000
+#define CLONE_PARENT 0x8000
+#define CLONE_PARENT_SETTID 0x100000
+#define F_DUPFD_CLOEXEC 1030
 #define CLONE_NEWNS 0x20000
 #define CLONE_NEWCGROUP 0x02000000
 #define CLONE_NEWUTS 0x04000000
