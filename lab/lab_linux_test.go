@@ -33,8 +33,6 @@ var (
 // known are guarantees that do not hold yet, each with what is missing. An entry
 // leaves the list with the commit that makes it hold; the test fails until it does.
 var known = map[string]string{
-	"C2-residue-shm": "segments of System V shared memory outlive their execution in the sandbox's IPC namespace",
-	"C2-residue-msg": "System V message queues do, too",
 }
 
 // TestNative carries out every entry against the native backend. In short mode

@@ -327,22 +327,42 @@ func (b *Backend) Sweep(ctx context.Context, id, stateDir string) error {
 	}
 	var errs []error
 	for _, tag := range tags {
-		// The owner of a live top holds a lock on it, and Open refuses.
-		r, err := cgroup.Open(cgroup.Config{Parent: b.cfg.CgroupParent, Tag: tag, Idle: -1})
-		if err != nil {
-			if tag == tags[0] {
-				errs = append(errs, err)
-			}
-			continue
-		}
-		left, err := r.Left()
-		errs = append(errs, err)
-		for _, name := range left {
-			errs = append(errs, r.Remove(name, 2*time.Second))
-		}
-		errs = append(errs, r.Close())
+		errs = append(errs, b.sweepTag(ctx, tag, tag == tags[0]))
 	}
 	return errors.Join(errs...)
+}
+
+// sweepTag removes the groups below a top. Right after its supervisor was killed,
+// keepers and nursery are still at it: what fails then is tried again for a while.
+func (b *Backend) sweepTag(ctx context.Context, tag string, own bool) error {
+	wait := 5 * time.Millisecond
+	for {
+		err := func() error {
+			// The owner of a live top holds a lock on it, and Open refuses.
+			r, err := cgroup.Open(cgroup.Config{Parent: b.cfg.CgroupParent, Tag: tag, Idle: -1})
+			if err != nil {
+				if !own {
+					return nil // another's, and alive
+				}
+				return err
+			}
+			left, err := r.Left()
+			errs := []error{err}
+			for _, name := range left {
+				errs = append(errs, r.Remove(name, 2*time.Second))
+			}
+			return errors.Join(append(errs, r.Close())...)
+		}()
+		if err == nil || wait > time.Second {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(wait):
+			wait *= 2
+		}
+	}
 }
 
 // Release lets go of a persistent sandbox; its keeper waits for the next supervisor.

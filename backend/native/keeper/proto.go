@@ -128,7 +128,7 @@ var stepNames = [...]string{
 	"clone init", "attach init to cgroup", "set init ids", "cgroup namespace", "attach root", "mount proc", "mount writable file system", "bind writable directory", "mount devpts", "mount target",
 	"mask proc", "set host name", "loopback up", "pivot root", "open root", "lock init", "init", "enter namespaces", "execution table full",
 	"clone", "stdio", "setsid", "controlling terminal", "attach to cgroup", "mount fresh proc", "fork in fresh namespaces", "enter user namespace", "set rlimit", "drop bounding set", "drop groups", "set ids", "drop capabilities", "no_new_privs",
-	"landlock", "working directory", "close descriptors", "seccomp", "execve", "socket", "epoll",
+	"landlock", "working directory", "close descriptors", "seccomp", "execve", "socket", "epoll", "ipc limits",
 }
 
 func (s Step) String() string {

@@ -551,6 +551,14 @@ static void init_main(i32 sync, i32 tree, i32 rwfd, const i32 *procs, i32 nprocs
 	if (plan->nsflags & CLONE_NEWCGROUP)
 		TRY(ST_CGROUPNS, sys1(NR_unshare, CLONE_NEWCGROUP));
 
+	/* What one execution leaves in the sandbox's ipc namespace is charged to it and
+	 * weighs on the next: shared memory goes with its last user, queues stay small.
+	 * Without an id 0 in its user namespace nobody may write these. */
+	if ((plan->nsflags & CLONE_NEWIPC) && !(plan->flags & SB_ROOTLESS)) {
+		TRY(ST_IPC, write_file("/proc/sys/kernel/shm_rmid_forced", "1", 1));
+		TRY(ST_IPC, write_file("/proc/sys/kernel/msgmni", "64", 2));
+		TRY(ST_IPC, write_file("/proc/sys/kernel/sem", "500 8000 100 128", 16));
+	}
 	TRY(ST_PROPAGATION, sys5(NR_mount, NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 	TRY(ST_ATTACH_ROOT, sys5(NR_move_mount, tree, "", AT_FDCWD, "/sys/n", MOVE_MOUNT_F_EMPTY_PATH));
 	TRY(ST_ATTACH_ROOT, sys1(NR_chdir, "/sys/n"));
