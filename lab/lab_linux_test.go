@@ -32,8 +32,7 @@ var (
 
 // known are guarantees that do not hold yet, each with what is missing. An entry
 // leaves the list with the commit that makes it hold; the test fails until it does.
-var known = map[string]string{
-}
+var known = map[string]string{}
 
 // TestNative carries out every entry against the native backend. In short mode
 // the counter-runs are left out.
