@@ -234,6 +234,9 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	if err != nil {
 		return nil, err
 	}
+	if err := b.ready(); err != nil {
+		return nil, err
+	}
 	if err := b.nursery.Send(m); err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}

@@ -33,6 +33,8 @@ type Backend struct {
 	nursery   *keeper.Nursery
 	pending   []func(error) // who waits for the nursery's next answers, in order
 	initErr   error         // what the nursery said to M_INIT
+	starting  chan startedNursery
+	topsSent  bool
 	cg        *cgroup.Root
 	cgErr     error
 	templates map[string]*template
@@ -86,7 +88,7 @@ func (b *Backend) Name() string { return "native" }
 func (b *Backend) Rootless() bool { return !b.root }
 
 // start brings the nursery up without waiting for it: a first sandbox costs a third
-// less when groups and root are prepared meanwhile. b.mu is held.
+// less when groups and root are prepared meanwhile. ready waits. b.mu is held.
 func (b *Backend) start() error {
 	if b.closed {
 		return &belljar.Error{Code: belljar.CodeUnavailable, Op: "native", Message: "the backend is closed"}
@@ -94,21 +96,65 @@ func (b *Backend) start() error {
 	if b.nursery != nil {
 		return b.settle()
 	}
-	n, err := keeper.StartNursery()
-	if err != nil {
-		return &belljar.Error{
-			Code: belljar.CodeIsolationUnavailable, Op: "native", Message: err.Error(), Err: err,
-			Hint: "memfd_create and execution from it must be allowed (sysctl vm.memfd_noexec=0)",
+	if b.starting == nil {
+		b.starting = make(chan startedNursery, 1)
+		go func(c chan<- startedNursery) {
+			n, err := keeper.StartNursery()
+			c <- startedNursery{n, err}
+		}(b.starting)
+	}
+	return nil
+}
+
+type startedNursery struct {
+	n   *keeper.Nursery
+	err error
+}
+
+// ready waits for the nursery and tells it what it has to know first. b.mu is held.
+func (b *Backend) ready() error {
+	if b.nursery == nil {
+		s := <-b.starting
+		b.starting = nil
+		if s.err != nil {
+			return &belljar.Error{
+				Code: belljar.CodeIsolationUnavailable, Op: "native", Message: s.err.Error(), Err: s.err,
+				Hint: "memfd_create and execution from it must be allowed (sysctl vm.memfd_noexec=0)",
+			}
 		}
+		b.nursery, b.initErr, b.pending, b.topsSent = s.n, nil, nil, false
+		m := keeper.NewMsg(keeper.MInit, 1)
+		var flags uint32
+		if !b.root {
+			flags = keeper.InitRootless
+		}
+		m.U32(flags, uint32(os.Geteuid()), uint32(os.Getegid()), userID)
+		b.post(m, func(err error) { b.initErr = err })
 	}
-	b.nursery, b.initErr, b.pending = n, nil, nil
-	m := keeper.NewMsg(keeper.MInit, 1)
-	var flags uint32
-	if !b.root {
-		flags = keeper.InitRootless
+	if b.cg != nil && !b.topsSent {
+		return b.sendTops()
 	}
-	m.U32(flags, uint32(os.Geteuid()), uint32(os.Getegid()), userID)
-	b.post(m, func(err error) { b.initErr = err })
+	return nil
+}
+
+// sendTops tells the nursery what to remove when this process is killed. b.mu is held.
+func (b *Backend) sendTops() error {
+	m := keeper.NewMsg(keeper.MTops, 2)
+	for _, top := range b.cg.Tops() {
+		fd, err := unix.Open(filepath.Dir(top), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		m.FDs = append(m.FDs, fd)
+		m.Str(filepath.Base(top))
+	}
+	b.topsSent = true
+	b.post(m, func(err error) {
+		if err != nil && b.cfg.Logger != nil {
+			b.cfg.Logger.Warn("groups will not be removed when this process is killed", "err", err)
+		}
+	})
 	return nil
 }
 
@@ -211,22 +257,6 @@ func (b *Backend) cgroups() (*cgroup.Root, error) {
 		b.cgErr = err
 		return nil, err
 	}
-	// A supervisor that is killed cannot remove its groups: the nursery does.
-	m := keeper.NewMsg(keeper.MTops, 2)
-	for _, top := range r.Tops() {
-		fd, err := unix.Open(filepath.Dir(top), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return nil, errors.Join(err, r.Close())
-		}
-		defer unix.Close(fd)
-		m.FDs = append(m.FDs, fd)
-		m.Str(filepath.Base(top))
-	}
-	b.post(m, func(err error) {
-		if err != nil && b.cfg.Logger != nil {
-			b.cfg.Logger.Warn("groups will not be removed when this process is killed", "err", err)
-		}
-	})
 	b.cg = r
 	return r, nil
 }
@@ -265,6 +295,9 @@ func (b *Backend) templateFor(p *belljar.Plan, rootfsOff bool, dirs []bool) (*te
 				Hint: "below what the image shows read-only, the target must exist already",
 			}
 		}
+	}
+	if err := b.ready(); err != nil {
+		return nil, err
 	}
 	id := uint32(len(b.templates))
 	if len(b.templates) >= maxTemplates {
@@ -375,6 +408,12 @@ func (b *Backend) Close(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.starting != nil {
+		if s := <-b.starting; s.err == nil {
+			b.nursery = s.n
+		}
+		b.starting = nil
+	}
 	if b.nursery != nil {
 		_ = b.nursery.Conn.Close() // it ends while the groups are removed
 	}
@@ -508,7 +547,9 @@ func (b *Backend) Probe(ctx context.Context) (belljar.Probe, error) {
 	b.mu.Lock()
 	err := b.start()
 	if err == nil {
-		err = b.settle()
+		if err = b.ready(); err == nil {
+			err = b.settle()
+		}
 	}
 	p.Layers = b.layers(nil)
 	b.mu.Unlock()
