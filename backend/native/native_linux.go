@@ -98,8 +98,19 @@ func (b *Backend) start() error {
 	}
 	if b.starting == nil {
 		b.starting = make(chan startedNursery, 1)
+		m := keeper.NewMsg(keeper.MInit, 1)
+		var flags uint32
+		if !b.root {
+			flags = keeper.InitRootless
+		}
+		m.U32(flags, uint32(os.Geteuid()), uint32(os.Getegid()), userID)
 		go func(c chan<- startedNursery) {
 			n, err := keeper.StartNursery()
+			if err == nil {
+				if err = n.Send(m); err != nil {
+					err = errors.Join(err, n.Close())
+				}
+			}
 			c <- startedNursery{n, err}
 		}(b.starting)
 	}
@@ -123,13 +134,7 @@ func (b *Backend) ready() error {
 			}
 		}
 		b.nursery, b.initErr, b.pending, b.topsSent = s.n, nil, nil, false
-		m := keeper.NewMsg(keeper.MInit, 1)
-		var flags uint32
-		if !b.root {
-			flags = keeper.InitRootless
-		}
-		m.U32(flags, uint32(os.Geteuid()), uint32(os.Getegid()), userID)
-		b.post(m, func(err error) { b.initErr = err })
+		b.pending = append(b.pending, func(err error) { b.initErr = err })
 	}
 	if b.cg != nil && !b.topsSent {
 		return b.sendTops()
