@@ -38,7 +38,7 @@ static u8 filter[32768] __attribute__((aligned(8)));
 static u32 filterlen, lockflags, helloseq;
 static i32 preset; /* this is a spawner: confined, and its children are born so */
 static char *ptrs[8192];
-static i32 ctl = -1, lstn = -1, epfd = -1, sigfd = -1, initfd = -1, rootfd = -1, landlockfd = -1, syncfd = -1, userns = -1, cgroupns = -1;
+static i32 ctl = -1, lstn = -1, epfd = -1, sigfd = -1, initfd = -1, rootfd = -1, landlockfd = -1, syncfd = -1, userns = -1, cgroupns = -1, pidns = -1;
 static i32 initpid, ending, wantout, rootless;
 static i32 lifefd[2] = {-1, -1}; /* a pipe that ends with the keeper */
 static struct sandbox_msg *plan;
@@ -448,15 +448,15 @@ static void do_init(struct init_msg *m, long n)
 	step = ST_BASE;
 	/* The base covers /sys; the control groups stay reachable at /sys/c for binds. */
 	cg = sys3(NR_open_tree, AT_FDCWD, "/sys/fs/cgroup", OPEN_TREE_CLONE | O_CLOEXEC | AT_RECURSIVE);
-	if ((r = sys5(NR_mount, "belljar", "/sys", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")) < 0)
-		goto bad;
-	if (cg >= 0) {
+	r = sys5(NR_mount, "belljar", "/sys", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m");
+	if (r >= 0 && cg >= 0) {
 		sys3(NR_mkdirat, AT_FDCWD, "/sys/c", 0755);
 		r = sys5(NR_move_mount, cg, "", AT_FDCWD, "/sys/c", MOVE_MOUNT_F_EMPTY_PATH);
-		sys1(NR_close, cg);
-		if (r < 0)
-			goto bad;
 	}
+	if (cg >= 0)
+		sys1(NR_close, cg);
+	if (r < 0)
+		goto bad;
 	if ((r = sys3(NR_mkdirat, AT_FDCWD, "/sys/n", 0755)) < 0)
 		goto bad;
 	inited = 1;
@@ -1157,7 +1157,7 @@ static void spawner(struct set *g, i32 sock)
 
 	sys2(NR_prctl, PR_SET_NAME, "belljar-spawner");
 	if (plan->nsflags & CLONE_NEWPID)
-		if (sys2(NR_setns, initfd, CLONE_NEWPID) < 0)
+		if (sys2(NR_setns, pidns, CLONE_NEWPID) < 0)
 			die(ST_ENTER);
 	if (confine_self(&step) < 0)
 		die(step);
@@ -1704,8 +1704,10 @@ static void keeper(long n, struct fds *f)
 	close_all(&tops);
 	greeted = 1;
 	ending = 0;
+	if (n < (long)sizeof *plan)
+		goto bad;
 	nprocs = (i32)((plan->flags & SB_PROCS_MASK) >> SB_PROCS_SHIFT);
-	if (n < (long)sizeof *plan || plan->template >= 256 || templatefd[plan->template] < 0 || plan->nmounts > 64 || nprocs > MAXPROCS ||
+	if (plan->template >= 256 || templatefd[plan->template] < 0 || plan->nmounts > 64 || nprocs > MAXPROCS ||
 	    plan->maplen < 2 || sizeof *plan + (u64)plan->maplen > (u64)n || plan->nrwdirs > 64 || plan->nmasks > 256 ||
 	    (plan->nsflags & ~NSFLAGS) || plan->uid == ~0U || plan->gid == ~0U || plan->initid == ~0U)
 		goto bad;
@@ -1823,11 +1825,15 @@ static void keeper(long n, struct fds *f)
 		goto bad;
 	if ((plan->nsflags & CLONE_NEWUSER) && (r = open_ns("/ns/user", &userns)) < 0)
 		goto bad;
+	/* By its pidfd it could be entered only while PID 1 is dumpable. */
+	if ((plan->nsflags & CLONE_NEWPID) && (r = open_ns("/ns/pid", &pidns)) < 0)
+		goto bad;
 	if ((r = sys2(NR_setns, initfd, ns | CLONE_NEWNS)) < 0)
 		goto bad;
 	if ((plan->flags & SB_ROOTLESS) && (r = sys3(NR_write, syncfd, "x", 1)) < 0)
 		goto bad;
 	close_(&tree);
+	close_(&cg);
 	for (i32 i = 0; i < nm; i++)
 		close_(&mounts[i]);
 	for (i32 i = 0; i < f->n; i++)

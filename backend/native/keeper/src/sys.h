@@ -145,7 +145,9 @@ typedef unsigned long uptr;
 #define NR_mount_setattr 442
 #define NR_landlock_restrict_self 446
 
-#if defined(__x86_64__)
+#ifdef KEEPER_FUZZ
+static long sys6(long n, long a, long b, long c, long d, long e, long f);
+#elif defined(__x86_64__)
 static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 {
 	long r;
