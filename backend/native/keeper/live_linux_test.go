@@ -42,7 +42,6 @@ type testNursery struct {
 	nobody bool
 	mark   string
 	ended  bool
-	seq    uint32
 }
 
 func startTest(t *testing.T, nobody bool) *testNursery {

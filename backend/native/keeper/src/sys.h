@@ -14,136 +14,29 @@ typedef unsigned long uptr;
 #define NULL ((void *)0)
 
 #if defined(__x86_64__)
-#define NR_read 0
-#define NR_write 1
-#define NR_close 3
-#define NR_mmap 9
-#define NR_munmap 11
-#define NR_rt_sigaction 13
-#define NR_rt_sigprocmask 14
-#define NR_ioctl 16
-#define NR_pread64 17
-#define NR_pwrite64 18
-#define NR_socket 41
-#define NR_sendmsg 46
-#define NR_recvmsg 47
-#define NR_socketpair 53
-#define NR_clone 56
-#define NR_execve 59
-#define NR_exit 60
-#define NR_wait4 61
-#define NR_kill 62
-#define NR_fchdir 81
-#define NR_getcwd 79
-#define NR_chdir 80
-#define NR_umask 95
-#define NR_getsockopt 55
-#define NR_setsid 112
-#define NR_setgroups 116
-#define NR_setresuid 117
-#define NR_setresgid 119
-#define NR_capset 126
-#define NR_rt_sigtimedwait 128
-#define NR_rt_sigqueueinfo 129
-#define NR_prctl 157
-#define NR_pivot_root 155
-#define NR_mount 165
-#define NR_umount2 166
-#define NR_sethostname 170
-#define NR_getdents64 217
-#define NR_exit_group 231
-#define NR_clock_gettime 228
-#define NR_epoll_ctl 233
-#define NR_openat 257
-#define NR_mkdirat 258
-#define NR_fchownat 260
-#define NR_newfstatat 262
-#define NR_unlinkat 263
-#define NR_symlinkat 266
-#define NR_fchmodat 268
-#define NR_unshare 272
-#define NR_accept4 288
-#define NR_signalfd4 289
-#define NR_epoll_create1 291
-#define NR_dup3 292
-#define NR_pipe2 293
-#define NR_prlimit64 302
-#define NR_setns 308
-#define NR_seccomp 317
-#define NR_getpid 39
-#define NR_fcntl 72
-#define NR_epoll_pwait 281
+enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_mmap = 9, NR_munmap = 11, NR_rt_sigaction = 13, NR_rt_sigprocmask = 14, NR_ioctl = 16,
+	NR_pread64 = 17, NR_socket = 41, NR_sendmsg = 46, NR_recvmsg = 47, NR_socketpair = 53, NR_clone = 56, NR_execve = 59, NR_wait4 = 61, NR_kill = 62,
+	NR_fchdir = 81, NR_getcwd = 79, NR_chdir = 80, NR_umask = 95, NR_getsockopt = 55, NR_setsid = 112, NR_setgroups = 116, NR_setresuid = 117,
+	NR_setresgid = 119, NR_capset = 126, NR_rt_sigtimedwait = 128, NR_rt_sigqueueinfo = 129, NR_prctl = 157, NR_pivot_root = 155, NR_mount = 165,
+	NR_umount2 = 166, NR_sethostname = 170, NR_getdents64 = 217, NR_exit_group = 231, NR_clock_gettime = 228, NR_epoll_ctl = 233, NR_openat = 257,
+	NR_mkdirat = 258, NR_fchownat = 260, NR_newfstatat = 262, NR_unlinkat = 263, NR_symlinkat = 266, NR_fchmodat = 268, NR_unshare = 272,
+	NR_accept4 = 288, NR_signalfd4 = 289, NR_epoll_create1 = 291, NR_dup3 = 292, NR_pipe2 = 293, NR_prlimit64 = 302, NR_setns = 308, NR_seccomp = 317,
+	NR_getpid = 39, NR_fcntl = 72, NR_epoll_pwait = 281 };
 #elif defined(__aarch64__)
-#define NR_read 63
-#define NR_write 64
-#define NR_close 57
-#define NR_mmap 222
-#define NR_munmap 215
-#define NR_rt_sigaction 134
-#define NR_rt_sigprocmask 135
-#define NR_ioctl 29
-#define NR_pread64 67
-#define NR_pwrite64 68
-#define NR_socket 198
-#define NR_sendmsg 211
-#define NR_recvmsg 212
-#define NR_socketpair 199
-#define NR_clone 220
-#define NR_execve 221
-#define NR_exit 93
-#define NR_wait4 260
-#define NR_kill 129
-#define NR_fchdir 50
-#define NR_getcwd 17
-#define NR_chdir 49
-#define NR_umask 166
-#define NR_getsockopt 209
-#define NR_setsid 157
-#define NR_setgroups 159
-#define NR_setresuid 147
-#define NR_setresgid 149
-#define NR_capset 91
-#define NR_rt_sigtimedwait 137
-#define NR_rt_sigqueueinfo 138
-#define NR_prctl 167
-#define NR_pivot_root 41
-#define NR_mount 40
-#define NR_umount2 39
-#define NR_sethostname 161
-#define NR_getdents64 61
-#define NR_exit_group 94
-#define NR_clock_gettime 113
-#define NR_epoll_ctl 21
-#define NR_openat 56
-#define NR_mkdirat 34
-#define NR_fchownat 54
-#define NR_newfstatat 79
-#define NR_unlinkat 35
-#define NR_symlinkat 36
-#define NR_fchmodat 53
-#define NR_unshare 97
-#define NR_accept4 242
-#define NR_signalfd4 74
-#define NR_epoll_create1 20
-#define NR_dup3 24
-#define NR_pipe2 59
-#define NR_prlimit64 261
-#define NR_setns 268
-#define NR_seccomp 277
-#define NR_getpid 172
-#define NR_fcntl 25
-#define NR_epoll_pwait 22
+enum { NR_read = 63, NR_write = 64, NR_close = 57, NR_mmap = 222, NR_munmap = 215, NR_rt_sigaction = 134, NR_rt_sigprocmask = 135, NR_ioctl = 29,
+	NR_pread64 = 67, NR_socket = 198, NR_sendmsg = 211, NR_recvmsg = 212, NR_socketpair = 199, NR_clone = 220, NR_execve = 221, NR_wait4 = 260,
+	NR_kill = 129, NR_fchdir = 50, NR_getcwd = 17, NR_chdir = 49, NR_umask = 166, NR_getsockopt = 209, NR_setsid = 157, NR_setgroups = 159,
+	NR_setresuid = 147, NR_setresgid = 149, NR_capset = 91, NR_rt_sigtimedwait = 137, NR_rt_sigqueueinfo = 138, NR_prctl = 167, NR_pivot_root = 41,
+	NR_mount = 40, NR_umount2 = 39, NR_sethostname = 161, NR_getdents64 = 61, NR_exit_group = 94, NR_clock_gettime = 113, NR_epoll_ctl = 21,
+	NR_openat = 56, NR_mkdirat = 34, NR_fchownat = 54, NR_newfstatat = 79, NR_unlinkat = 35, NR_symlinkat = 36, NR_fchmodat = 53, NR_unshare = 97,
+	NR_accept4 = 242, NR_signalfd4 = 74, NR_epoll_create1 = 20, NR_dup3 = 24, NR_pipe2 = 59, NR_prlimit64 = 261, NR_setns = 268, NR_seccomp = 277,
+	NR_getpid = 172, NR_fcntl = 25, NR_epoll_pwait = 22 };
 #else
 #error "the keeper is written for amd64 and arm64"
 #endif
 /* The same on every architecture. */
-#define NR_open_tree 428
-#define NR_move_mount 429
-#define NR_clone3 435
-#define NR_close_range 436
-#define NR_openat2 437
-#define NR_mount_setattr 442
-#define NR_landlock_restrict_self 446
+enum { NR_open_tree = 428, NR_move_mount = 429, NR_clone3 = 435, NR_close_range = 436, NR_openat2 = 437, NR_mount_setattr = 442,
+	NR_landlock_restrict_self = 446 };
 
 #ifdef KEEPER_FUZZ
 static long sys6(long n, long a, long b, long c, long d, long e, long f);
@@ -180,125 +73,38 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 #define sys5(n, a, b, c, d, e) sys6(n, L(a), L(b), L(c), L(d), L(e), 0)
 
 /* errno values used here */
-#define EPERM 1
-#define ENOENT 2
-#define EINTR 4
-#define EBADF 9
-#define ECHILD 10
-#define EAGAIN 11
-#define EACCES 13
-#define EEXIST 17
-#define ENOTDIR 20
-#define EINVAL 22
-#define EPIPE 32
-#define EPROTO 71
-#define ECONNRESET 104
-#define ESTALE 116
+enum { EPERM = 1, ENOENT = 2, EINTR = 4, EBADF = 9, ECHILD = 10, EAGAIN = 11, EACCES = 13, EEXIST = 17, ENOTDIR = 20, EINVAL = 22, EPIPE = 32,
+	EPROTO = 71, ECONNRESET = 104, ESTALE = 116 };
 
-#define AT_FDCWD (-100)
-#define AT_REMOVEDIR 0x200
-#define AT_EMPTY_PATH 0x1000
-#define AT_SYMLINK_NOFOLLOW 0x100
-#define AT_RECURSIVE 0x8000
-#define O_WRONLY 1
-#define O_RDWR 2
-#define O_CREAT 0100
-#define O_EXCL 0200
-#define O_CLOEXEC 02000000
+enum { AT_FDCWD = -100, AT_REMOVEDIR = 0x200, AT_EMPTY_PATH = 0x1000, AT_SYMLINK_NOFOLLOW = 0x100, AT_RECURSIVE = 0x8000, O_WRONLY = 1,
+	O_CREAT = 0100, O_EXCL = 0200, O_CLOEXEC = 02000000 };
 #if defined(__aarch64__)
-#define O_DIRECTORY 040000
-#define O_NOFOLLOW 0100000
+enum { O_DIRECTORY = 040000, O_NOFOLLOW = 0100000 };
 #else
-#define O_DIRECTORY 0200000
-#define O_NOFOLLOW 0400000
+enum { O_DIRECTORY = 0200000, O_NOFOLLOW = 0400000 };
 #endif
-#define O_PATH 010000000
-#define OPEN_TREE_CLONE 1
-#define MOVE_MOUNT_F_EMPTY_PATH 4
-#define MOVE_MOUNT_T_EMPTY_PATH 0x40
-#define RESOLVE_NO_XDEV 1
-#define RESOLVE_NO_MAGICLINKS 2
-#define RESOLVE_NO_SYMLINKS 4
-#define RESOLVE_BENEATH 8
-#define RESOLVE_IN_ROOT 16
-#define MOUNT_ATTR_RDONLY 1
-#define MOUNT_ATTR_NOSUID 2
-#define MOUNT_ATTR_NODEV 4
-#define MOUNT_ATTR_NOEXEC 8
-#define MOUNT_ATTR_NOSYMFOLLOW 0x200000
-#define MOUNT_ATTR_IDMAP 0x100000
-#define MS_RDONLY 1
-#define MS_NOSUID 2
-#define MS_NODEV 4
-#define MS_NOEXEC 8
-#define MS_BIND 4096
-#define MS_REC 16384
-#define MS_PRIVATE (1 << 18)
-#define MS_SLAVE (1 << 19)
-#define MNT_DETACH 2
+enum { O_PATH = 010000000, OPEN_TREE_CLONE = 1, MOVE_MOUNT_F_EMPTY_PATH = 4, MOVE_MOUNT_T_EMPTY_PATH = 0x40, RESOLVE_NO_MAGICLINKS = 2,
+	RESOLVE_NO_SYMLINKS = 4, RESOLVE_IN_ROOT = 16, MOUNT_ATTR_RDONLY = 1, MOUNT_ATTR_NOSUID = 2, MOUNT_ATTR_NODEV = 4, MOUNT_ATTR_NOEXEC = 8,
+	MOUNT_ATTR_IDMAP = 0x100000,
+	MS_RDONLY = 1, MS_NOSUID = 2, MS_NODEV = 4, MS_NOEXEC = 8, MS_BIND = 4096, MS_REC = 16384, MS_PRIVATE = (1 << 18), MS_SLAVE = (1 << 19),
+	MNT_DETACH = 2 };
 
-#define SIGKILL 9
-#define SIGCHLD 17
-#define SIG_BLOCK 0
-#define SIG_SETMASK 2
-#define SI_QUEUE (-1)
-#define WNOHANG 1
-#define WALL 0x40000000
+enum { SIGKILL = 9, SIGCHLD = 17, SIG_SETMASK = 2, SI_QUEUE = -1, WNOHANG = 1, WALL = 0x40000000 };
 
-#define CLONE_VM 0x100
-#define CLONE_PIDFD 0x1000
-#define CLONE_PARENT 0x8000
-#define CLONE_PARENT_SETTID 0x100000
-#define F_DUPFD_CLOEXEC 1030
-#define CLONE_NEWNS 0x20000
-#define CLONE_NEWCGROUP 0x02000000
-#define CLONE_NEWUTS 0x04000000
-#define CLONE_NEWIPC 0x08000000
-#define CLONE_NEWUSER 0x10000000
-#define CLONE_NEWPID 0x20000000
-#define CLONE_NEWNET 0x40000000
+enum { CLONE_VM = 0x100, CLONE_PIDFD = 0x1000, CLONE_PARENT = 0x8000, CLONE_PARENT_SETTID = 0x100000, F_DUPFD_CLOEXEC = 1030, CLONE_NEWNS = 0x20000,
+	CLONE_NEWCGROUP = 0x02000000, CLONE_NEWUTS = 0x04000000, CLONE_NEWIPC = 0x08000000, CLONE_NEWUSER = 0x10000000, CLONE_NEWPID = 0x20000000,
+	CLONE_NEWNET = 0x40000000 };
 #define CLONE_INTO_CGROUP 0x200000000ULL
 
-#define PR_SET_DUMPABLE 4
-#define PR_SET_KEEPCAPS 8
-#define PR_CAPBSET_DROP 24
-#define PR_SET_NAME 15
-#define PR_SET_SECUREBITS 28
-#define PR_SET_NO_NEW_PRIVS 38
-#define PR_CAP_AMBIENT 47
-#define PR_CAP_AMBIENT_RAISE 2
-#define SECCOMP_SET_MODE_FILTER 1
+enum { PR_SET_DUMPABLE = 4, PR_SET_KEEPCAPS = 8, PR_CAPBSET_DROP = 24, PR_SET_NAME = 15, PR_SET_NO_NEW_PRIVS = 38, PR_CAP_AMBIENT = 47,
+	PR_CAP_AMBIENT_RAISE = 2, SECCOMP_SET_MODE_FILTER = 1 };
 
-#define AF_UNIX 1
-#define SOCK_SEQPACKET 5
-#define SOCK_CLOEXEC 02000000
-#define SOCK_NONBLOCK 04000
-#define SOL_SOCKET 1
-#define SCM_RIGHTS 1
-#define SO_PEERCRED 17
-#define MSG_DONTWAIT 0x40
-#define MSG_NOSIGNAL 0x4000
-#define MSG_CMSG_CLOEXEC 0x40000000
-#define MSG_TRUNC 0x20
-#define MSG_CTRUNC 8
-#define EPOLLIN 1
-#define EPOLLPRI 2
-#define EPOLLOUT 4
-#define EPOLLERR 8
-#define EPOLLHUP 16
-#define EPOLL_CTL_ADD 1
-#define EPOLL_CTL_DEL 2
-#define EPOLL_CTL_MOD 3
+enum { AF_UNIX = 1, SOCK_SEQPACKET = 5, SOCK_CLOEXEC = 02000000, SOCK_NONBLOCK = 04000, SOL_SOCKET = 1, SCM_RIGHTS = 1, SO_PEERCRED = 17,
+	MSG_DONTWAIT = 0x40, MSG_NOSIGNAL = 0x4000, MSG_CMSG_CLOEXEC = 0x40000000, MSG_TRUNC = 0x20, MSG_CTRUNC = 8, EPOLLIN = 1, EPOLLPRI = 2, EPOLLOUT = 4,
+	EPOLLERR = 8, EPOLLHUP = 16, EPOLL_CTL_ADD = 1, EPOLL_CTL_DEL = 2, EPOLL_CTL_MOD = 3 };
 
-#define CLOCK_MONOTONIC 1
-#define CLOCK_BOOTTIME 7
-#define TIOCSCTTY 0x540E
-#define SIOCGIFFLAGS 0x8913
-#define SIOCSIFFLAGS 0x8914
-#define PROT_RW 3
-#define MAP_SHARED 1
-#define MAP_PRIVATE 2
-#define MAP_ANON 0x20
+enum { CLOCK_MONOTONIC = 1, CLOCK_BOOTTIME = 7, TIOCSCTTY = 0x540E, SIOCSIFFLAGS = 0x8914, PROT_RW = 3, MAP_SHARED = 1, MAP_PRIVATE = 2,
+	MAP_ANON = 0x20 };
 
 struct timespec { i64 sec, nsec; };
 struct iovec { void *base; uptr len; };
