@@ -156,6 +156,11 @@ type (
 	TTYOpener interface {
 		OpenTTY(rows, cols uint16) (master, slave *os.File, err error)
 	}
+	// Cleaner removes what killed supervisors left on the host outside of any
+	// ledger, and touches nothing that a living one owns. GC and Recover ask for it.
+	Cleaner interface {
+		Clean(ctx context.Context) error
+	}
 	// Adopter takes back a persistent sandbox whose supervisor went away.
 	Adopter interface {
 		// Adopt connects to the sandbox of this plan. The tasks are those that are

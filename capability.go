@@ -52,7 +52,7 @@ type Report struct {
 }
 
 // Layer returns the line of one layer.
-func (r *Report) Layer(l Layer) LayerReport {
+func (r Report) Layer(l Layer) LayerReport {
 	for _, x := range r.Layers {
 		if x.Layer == l {
 			return x

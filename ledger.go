@@ -368,7 +368,7 @@ func (r *Runtime) Recover(ctx context.Context) (Swept, error) { return r.sweep(c
 func (r *Runtime) sweep(ctx context.Context, adopt bool) (Swept, error) {
 	var out Swept
 	if r.ledger == nil {
-		return out, nil
+		return out, r.clean(ctx)
 	}
 	l := r.ledger
 	unlock, err := l.sweeping(ctx)
@@ -393,8 +393,19 @@ func (r *Runtime) sweep(ctx context.Context, adopt bool) (Swept, error) {
 			errs = append(errs, fmt.Errorf("sweep %q: %w", name, err))
 		}
 	}
-	errs = append(errs, l.sweepRuntimes())
+	errs = append(errs, l.sweepRuntimes(), r.clean(ctx))
 	return out, errors.Join(errs...)
+}
+
+// clean has the backends remove what is in no ledger.
+func (r *Runtime) clean(ctx context.Context) error {
+	var errs []error
+	for _, b := range r.backends {
+		if c, ok := b.(Cleaner); ok {
+			errs = append(errs, c.Clean(ctx))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (r *Runtime) sweepOne(ctx context.Context, name string, adopt bool, out *Swept) error {

@@ -2,13 +2,17 @@ package native
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"belljar"
+	"belljar/internal/linux/cgroup"
 )
 
 func newRuntime(t testing.TB) *belljar.Runtime {
@@ -101,6 +105,55 @@ func TestDiskBacking(t *testing.T) {
 	for _, f := range out {
 		if b, _ := os.ReadFile(f); strings.Contains(string(b), "belljar") {
 			t.Errorf("loop device left: %s %s", f, b)
+		}
+	}
+}
+
+func TestClean(t *testing.T) {
+	if err := cgroup.Supported(); err != nil {
+		t.Skip(err)
+	}
+	b := New(Config{})
+	t.Cleanup(func() { b.Close(context.Background()) })
+	var dead, young, live []string
+	old := time.Now().Add(-time.Hour)
+	for _, p := range cgroup.Detect().Parents {
+		dead = append(dead, filepath.Join(p, "belljar-test-dead"))
+		young = append(young, filepath.Join(p, "belljar-test-young"))
+	}
+	for _, d := range append(append([]string(nil), dead...), young...) {
+		if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(d) })
+	}
+	for _, d := range dead {
+		if err := os.Chtimes(d, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := cgroup.Open(cgroup.Config{Tag: "test-live"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, d := range r.Tops() {
+		live = append(live, d)
+		if err := os.Chtimes(d, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Clean(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dead {
+		if _, err := os.Stat(d); err == nil {
+			t.Errorf("%s of a dead runtime is still there", d)
+		}
+	}
+	for _, d := range append(young, live...) {
+		if _, err := os.Stat(d); err != nil {
+			t.Errorf("%s was removed", d)
 		}
 	}
 }
