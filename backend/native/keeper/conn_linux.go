@@ -164,7 +164,10 @@ const mfdExec = 0x10
 // Nursery is a started keeper program in its first role.
 type Nursery struct {
 	*Conn
-	proc *os.Process
+	pid int
+
+	once sync.Once
+	err  error // how waiting for it ended
 }
 
 // StartNursery executes the keeper. It ends when the connection is closed.
@@ -186,18 +189,19 @@ func StartNursery() (*Nursery, error) {
 		return nil, err
 	}
 	defer null.Close()
-	p, err := os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", prog.Fd()), []string{"belljar-keeper"}, &os.ProcAttr{
-		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, peer},
+	// Not by os.StartProcess: the first time it forks once more, to try pidfds.
+	pid, err := syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", prog.Fd()), []string{"belljar-keeper"}, &syscall.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), peer.Fd()},
 	})
 	if err != nil {
 		c.Close()
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
-	return &Nursery{Conn: c, proc: p}, nil
+	return &Nursery{Conn: c, pid: pid}, nil
 }
 
 // Pid is the nursery's process id.
-func (n *Nursery) Pid() int { return n.proc.Pid }
+func (n *Nursery) Pid() int { return n.pid }
 
 // Close ends the nursery and waits for it: with it every keeper that may not
 // outlive its supervisor, and the groups it was told to remove.
@@ -206,8 +210,14 @@ func (n *Nursery) Close() error {
 	if errors.Is(err, os.ErrClosed) {
 		err = nil // hung up before, to let it end meanwhile
 	}
-	_, werr := n.proc.Wait()
-	return errors.Join(err, werr)
+	n.once.Do(func() {
+		for {
+			if _, n.err = syscall.Wait4(n.pid, nil, 0, nil); n.err != syscall.EINTR {
+				break
+			}
+		}
+	})
+	return errors.Join(err, n.err)
 }
 
 // UserNamespace makes a user namespace with these maps that nobody is in, for

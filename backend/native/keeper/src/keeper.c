@@ -45,6 +45,7 @@ static struct sandbox_msg *plan;
 static struct ready_msg ready;
 static struct fds tops; /* the nursery's: where the supervisor's groups are */
 static i32 templatefd[256];
+static u8 attached[256]; /* templates that are mounted below /sys */
 static i32 sparenet = -1; /* the nursery's next net namespace */
 static i32 served;
 static i32 inited, confined, greeted; /* M_INIT and M_CONFINE were carried out; this supervisor said M_HELLO, or made us */
@@ -322,10 +323,8 @@ static long template_op(i32 dir, struct op *o, char *a, char *b, int *step)
 	switch (o->kind) {
 	case OP_DIR:
 		*step = ST_OP_DIR;
-		r = sys3(NR_mkdirat, dir, a, o->mode);
-		if (r == -EEXIST)
-			r = 0;
-		return r < 0 ? r : sys3(NR_fchmodat, dir, a, o->mode);
+		r = sys3(NR_mkdirat, dir, a, o->mode); /* the umask is 0 */
+		return r == -EEXIST ? 0 : r;
 	case OP_FILE:
 		*step = ST_OP_FILE;
 		r = sys4(NR_openat, dir, a, O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, o->mode);
@@ -361,6 +360,29 @@ static void forget(u32 id)
 	sys2(NR_umount2, path, MNT_DETACH);
 	sys3(NR_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
 }
+/* Kept out of the tree, every new mount namespace is spared a copy of a template. A
+ * detached mount can be cloned since Linux 6.15; before, it stays attached. */
+static void detach_templates(void)
+{
+	for (u32 id = 0; id < 256; id++) {
+		i32 whole;
+		long r;
+		if (!attached[id] || templatefd[id] < 0)
+			continue;
+		attached[id] = 0;
+		r = sys3(NR_open_tree, templatefd[id], "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
+		if (r < 0)
+			continue;
+		whole = (i32)r;
+		r = sys3(NR_open_tree, whole, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
+		if (r >= 0) {
+			sys1(NR_close, r);
+			forget(id);
+			templatefd[id] = whole;
+		} else
+			close_(&whole);
+	}
+}
 static void do_template(struct template_msg *m, long n)
 {
 	char path[32], *p = (char *)(m + 1), *end = (char *)m + n, *a, *b;
@@ -391,19 +413,7 @@ static void do_template(struct template_msg *m, long n)
 			return;
 		}
 	}
-	/* Kept out of the tree, every new mount namespace is spared a copy of it. A
-	 * detached mount can be cloned since Linux 6.15; before, it stays attached. */
-	r = sys3(NR_open_tree, templatefd[m->id], "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
-	if (r >= 0) {
-		i32 whole = (i32)r;
-		r = sys3(NR_open_tree, whole, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
-		if (r >= 0) {
-			sys1(NR_close, r);
-			forget(m->id);
-			templatefd[m->id] = whole;
-		} else
-			close_(&whole);
-	}
+	attached[m->id] = 1;
 	ok(3, m->h.seq, m->id);
 }
 /* As an ordinary user the nursery owns a user namespace in which it has the
@@ -1936,6 +1946,8 @@ static void nursery(void)
 		if (n == -EAGAIN) {
 			/* Nothing to do: the first sandbox is on its way, and from the second on a third is likely. */
 			make_net();
+			if (served > 1)
+				detach_templates();
 			n = recv_(3, msgbuf, &f, 0);
 		}
 		if (n == -EINTR)
