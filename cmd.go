@@ -632,8 +632,10 @@ func (e *execution) spawn(ctx context.Context, c *Cmd) (err error) {
 }
 
 func errPipe(err error) error {
-	return &Error{Code: CodeUnavailable, Op: "exec: pipe", Message: err.Error(), Recoverable: true, Err: err,
-		Hint: "raise the limit of open files of the supervisor"}
+	return &Error{
+		Code: CodeUnavailable, Op: "exec: pipe", Message: err.Error(), Recoverable: true, Err: err,
+		Hint: "raise the limit of open files of the supervisor",
+	}
 }
 
 // run starts the goroutines of a started task.

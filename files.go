@@ -186,8 +186,10 @@ func (s *Sandbox) ReadFile(name string) ([]byte, error) {
 			return err
 		}
 		defer f.Close()
-		tooLarge := &Error{Code: CodeFS, Op: "read " + name, Message: "file too large", Limit: fmt.Sprintf("%d B", MaxReadFile),
-			Recoverable: true, Hint: "open it and read it in parts"}
+		tooLarge := &Error{
+			Code: CodeFS, Op: "read " + name, Message: "file too large", Limit: fmt.Sprintf("%d B", MaxReadFile),
+			Recoverable: true, Hint: "open it and read it in parts",
+		}
 		fi, err := f.Stat()
 		if err != nil {
 			return err
@@ -314,8 +316,10 @@ func (s *Sandbox) List(name string) ([]fs.DirEntry, error) {
 			return nil, err
 		}
 		if len(list) > maxDirEntries {
-			return nil, &Error{Code: CodeFS, Op: "list " + f.n, Message: "too many entries", Limit: fmt.Sprint(maxDirEntries), Recoverable: true,
-				Hint: "open the directory and read it in parts"}
+			return nil, &Error{
+				Code: CodeFS, Op: "list " + f.n, Message: "too many entries", Limit: fmt.Sprint(maxDirEntries), Recoverable: true,
+				Hint: "open the directory and read it in parts",
+			}
 		}
 	}
 	slices.SortFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })

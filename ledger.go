@@ -215,8 +215,10 @@ func (l *ledger) begin(r *record) (string, error) {
 		}
 	}
 	if err != nil {
-		return "", &Error{Code: CodeUnavailable, Op: "create: enter in ledger", Message: err.Error(), Err: err,
-			Hint: "the state directory must be writable and its disk not full"}
+		return "", &Error{
+			Code: CodeUnavailable, Op: "create: enter in ledger", Message: err.Error(), Err: err,
+			Hint: "the state directory must be writable and its disk not full",
+		}
 	}
 	return filepath.Join(l.dir, "sandboxes", r.ID), nil
 }

@@ -159,8 +159,10 @@ func (r *Runtime) backend(name string) (Backend, error) {
 	for i, b := range r.backends {
 		have[i] = b.Name()
 	}
-	return nil, &Error{Code: CodeInvalidBackend, Op: "spec backend", Message: fmt.Sprintf("no backend %q here", name),
-		Hint: fmt.Sprintf("one of %q", have)}
+	return nil, &Error{
+		Code: CodeInvalidBackend, Op: "spec backend", Message: fmt.Sprintf("no backend %q here", name),
+		Hint: fmt.Sprintf("one of %q", have),
+	}
 }
 
 // Create makes a sandbox, or takes it from the warm pool of its spec. When ctx
@@ -214,8 +216,10 @@ func (r *Runtime) reserve(key tenantName) error {
 		return errClosed("create")
 	}
 	if r.cfg.MaxSandboxes > 0 && len(r.sandboxes)+r.reserved >= r.cfg.MaxSandboxes {
-		return &Error{Code: CodeQuotaExceeded, Op: "create", Message: "too many sandboxes",
-			Limit: fmt.Sprint(r.cfg.MaxSandboxes), Hint: "destroy one or raise MaxSandboxes"}
+		return &Error{
+			Code: CodeQuotaExceeded, Op: "create", Message: "too many sandboxes",
+			Limit: fmt.Sprint(r.cfg.MaxSandboxes), Hint: "destroy one or raise MaxSandboxes",
+		}
 	}
 	if key.name != "" {
 		if _, taken := r.names[key]; taken {
@@ -434,8 +438,10 @@ func (g *gate) enter() (<-chan struct{}, error) {
 		return nil, nil
 	}
 	if len(g.waiting) >= g.queue {
-		return nil, &Error{Code: CodeQuotaExceeded, Op: "exec", Message: "too many executions",
-			Limit: fmt.Sprint(g.max), Recoverable: true, Hint: "try again later or raise MaxExecutions"}
+		return nil, &Error{
+			Code: CodeQuotaExceeded, Op: "exec", Message: "too many executions",
+			Limit: fmt.Sprint(g.max), Recoverable: true, Hint: "try again later or raise MaxExecutions",
+		}
 	}
 	turn := make(chan struct{})
 	g.waiting = append(g.waiting, turn)

@@ -471,14 +471,18 @@ func (s *Sandbox) register(e *execution) (*execution, error) {
 	}
 	if old := s.execs[e.proc.ID]; old != nil {
 		if !old.adopted && !slices.Equal(old.proc.Args, e.proc.Args) {
-			return nil, &Error{Code: CodeConflict, Op: "exec", Message: fmt.Sprintf("execution %q is of another command", e.proc.ID),
-				Recoverable: true, Hint: "an id stands for one execution; choose another"}
+			return nil, &Error{
+				Code: CodeConflict, Op: "exec", Message: fmt.Sprintf("execution %q is of another command", e.proc.ID),
+				Recoverable: true, Hint: "an id stands for one execution; choose another",
+			}
 		}
 		return old, nil
 	}
 	if e.chosenID && len(s.execs) >= maxExecutionIDs {
-		return nil, &Error{Code: CodeQuotaExceeded, Op: "exec", Message: "too many execution ids in this sandbox",
-			Limit: fmt.Sprint(maxExecutionIDs), Recoverable: true, Hint: "leave the id empty where no repeat can come"}
+		return nil, &Error{
+			Code: CodeQuotaExceeded, Op: "exec", Message: "too many execution ids in this sandbox",
+			Limit: fmt.Sprint(maxExecutionIDs), Recoverable: true, Hint: "leave the id empty where no repeat can come",
+		}
 	}
 	s.execs[e.proc.ID] = e
 	s.live++

@@ -15,9 +15,12 @@ import (
 // refused as a whole.
 func FuzzUploadTar(f *testing.F) {
 	for _, h := range []tar.Header{
-		{Name: "f", Typeflag: tar.TypeReg, Size: 3}, {Name: "../f", Typeflag: tar.TypeReg, Size: 3},
-		{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/tmp"}, {Name: "h", Typeflag: tar.TypeLink, Linkname: "f"},
-		{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o700}, {Name: "c", Typeflag: tar.TypeChar},
+		{Name: "f", Typeflag: tar.TypeReg, Size: 3},
+		{Name: "../f", Typeflag: tar.TypeReg, Size: 3},
+		{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/tmp"},
+		{Name: "h", Typeflag: tar.TypeLink, Linkname: "f"},
+		{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o700},
+		{Name: "c", Typeflag: tar.TypeChar},
 	} {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)

@@ -51,9 +51,19 @@ func TestValue(t *testing.T) {
 		unit string
 		want string
 	}{
-		{0, Micros, "0 ns"}, {0.1234, Micros, "123 ns"}, {129.41, Micros, "129 us"}, {1234, Micros, "1.23 ms"}, {12345, Micros, "12.3 ms"},
-		{2.5e6, Micros, "2.50 s"}, {-3.4, Micros, "-3.40 us"}, {85, Nanos, "85.0 ns"}, {999.9, Nanos, "1.00 us"},
-		{540.2, KiB, "540 KiB"}, {0.5, MiB, "0.50 MiB"}, {0, Count, "0"}, {3, Count, "3"},
+		{0, Micros, "0 ns"},
+		{0.1234, Micros, "123 ns"},
+		{129.41, Micros, "129 us"},
+		{1234, Micros, "1.23 ms"},
+		{12345, Micros, "12.3 ms"},
+		{2.5e6, Micros, "2.50 s"},
+		{-3.4, Micros, "-3.40 us"},
+		{85, Nanos, "85.0 ns"},
+		{999.9, Nanos, "1.00 us"},
+		{540.2, KiB, "540 KiB"},
+		{0.5, MiB, "0.50 MiB"},
+		{0, Count, "0"},
+		{3, Count, "3"},
 	} {
 		if got := value(tt.v, tt.unit); got != tt.want {
 			t.Errorf("value(%v, %s) = %q, want %q", tt.v, tt.unit, got, tt.want)

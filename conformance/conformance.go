@@ -62,8 +62,13 @@ func Run(t *testing.T, factory Factory) {
 		name  string
 		cases []testCase
 	}{
-		{"result", resultCases}, {"stream", streamCases}, {"command", commandCases}, {"life", lifeCases},
-		{"file", fileCases}, {"tree", treeCases}, {"persist", persistCases},
+		{"result", resultCases},
+		{"stream", streamCases},
+		{"command", commandCases},
+		{"life", lifeCases},
+		{"file", fileCases},
+		{"tree", treeCases},
+		{"persist", persistCases},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, c := range group.cases {

@@ -56,8 +56,10 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &laboratory{}
-			rec := l.record(t.Context(), Entry{ID: "X1", Knob: "it", Needs: func(*Env) string { return tc.needs },
-				Run: func(_ context.Context, e *Env) error { return tc.run(e) }})
+			rec := l.record(t.Context(), Entry{
+				ID: "X1", Knob: "it", Needs: func(*Env) string { return tc.needs },
+				Run: func(_ context.Context, e *Env) error { return tc.run(e) },
+			})
 			if rec.Outcome != tc.want {
 				t.Errorf("outcome %s (%s), want %s", rec.Outcome, rec.Reason, tc.want)
 			}

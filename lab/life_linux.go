@@ -26,8 +26,10 @@ import (
 // supervisor starts another supervisor process with n busy sandboxes.
 func (e *Env) supervisor(ctx context.Context, n int, cfg belljar.Config) (*exec.Cmd, string, error) {
 	mark := secret()
-	doc, err := json.Marshal(order{Sandboxes: n, Config: cfg, Spec: e.spec(func(s *belljar.Spec) { s.Timeout = 4 * time.Minute }),
-		Probe: append([]string{inside + "/probe"}, e.lab.args...), Mark: mark, Dir: "/workspace"})
+	doc, err := json.Marshal(order{
+		Sandboxes: n, Config: cfg, Spec: e.spec(func(s *belljar.Spec) { s.Timeout = 4 * time.Minute }),
+		Probe: append([]string{inside + "/probe"}, e.lab.args...), Mark: mark, Dir: "/workspace",
+	})
 	if err != nil {
 		return nil, "", err
 	}

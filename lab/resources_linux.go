@@ -250,8 +250,16 @@ func resourceEntries() []Entry {
 		weak      belljar.Size
 	}
 	for _, f := range []fill{
-		{"write", "/workspace", 48, 0}, {"write", "/tmp", 48, 0}, {"write", "/dev/shm", 48, 0}, {"fallocate", "/workspace", 48, 0}, {"sparse", "/workspace", 48, 0}, {"deleted", "/tmp", 48, 0},
-		{"files", "/workspace", 4, 0}, {"dirs", "/tmp", 4, 0}, {"symlinks", "/workspace", 4, 0}, {"longnames", "/workspace", 4, 0},
+		{"write", "/workspace", 48, 0},
+		{"write", "/tmp", 48, 0},
+		{"write", "/dev/shm", 48, 0},
+		{"fallocate", "/workspace", 48, 0},
+		{"sparse", "/workspace", 48, 0},
+		{"deleted", "/tmp", 48, 0},
+		{"files", "/workspace", 4, 0},
+		{"dirs", "/tmp", 4, 0},
+		{"symlinks", "/workspace", 4, 0},
+		{"longnames", "/workspace", 4, 0},
 	} {
 		out = append(out, Entry{
 			ID: "C4-" + f.kind + strings.ReplaceAll(f.dir, "/", "-"), Guarantee: "C4", Capability: "diskLimits", Title: "fill the disk: " + f.kind + " in " + f.dir, Knob: "limits.disk and inodes",

@@ -228,8 +228,13 @@ func TestResultSchema(t *testing.T) {
 		t.Errorf("%s: %v", data, err)
 	}
 	for _, c := range []struct{ from, to string }{
-		{`"state":"failed"`, `"state":"broken"`}, {`"cause":"memory"`, `"cause":"bad luck"`}, {`"exitCode":-1`, `"exitCode":256`}, {`"id":"x"`, `"id":"x","extra":1`},
-		{`"code":"ERR_OOM_EXCEEDED"`, `"code":"OOPS"`}, {`"layer":"seccomp"`, `"layer":"apparmor"`}, {`"exitCode":-1,`, ``},
+		{`"state":"failed"`, `"state":"broken"`},
+		{`"cause":"memory"`, `"cause":"bad luck"`},
+		{`"exitCode":-1`, `"exitCode":256`},
+		{`"id":"x"`, `"id":"x","extra":1`},
+		{`"code":"ERR_OOM_EXCEEDED"`, `"code":"OOPS"`},
+		{`"layer":"seccomp"`, `"layer":"apparmor"`},
+		{`"exitCode":-1,`, ``},
 	} {
 		bad := strings.Replace(string(data), c.from, c.to, 1)
 		if bad == string(data) {

@@ -252,8 +252,10 @@ func layout(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	for _, f := range []string{"ro/f", "ro/old", "ro/r1", "ro/move", "rw/f", "rw/old", "rw/r1", "rw/move", "rw/a/f", "rw/a/g",
-		"hidden/f", "hidden/move", "one"} {
+	for _, f := range []string{
+		"ro/f", "ro/old", "ro/r1", "ro/move", "rw/f", "rw/old", "rw/r1", "rw/move", "rw/a/f", "rw/a/g",
+		"hidden/f", "hidden/move", "one",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, f), []byte("text"), 0o600); err != nil {
 			t.Fatal(err)
 		}

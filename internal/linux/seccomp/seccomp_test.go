@@ -79,14 +79,14 @@ func rows() []policyRow {
 
 		// sockets
 		{"socket", args{1, 1, 0}, Allow, nil},
-		{"socket", args{1, 5 | 02000000, 0}, Allow, nil},
+		{"socket", args{1, 5 | 0o2000000, 0}, Allow, nil},
 		{"socket", args{2, 1, 0}, Allow, normal},
-		{"socket", args{2, 1 | 04000 | 02000000, 6}, Allow, normal},
+		{"socket", args{2, 1 | 0o4000 | 0o2000000, 6}, Allow, normal},
 		{"socket", args{10, 2, 17}, Allow, normal},
 		{"socket", args{junk | 2, junk | 1, junk | 6}, Allow, normal},
 		{"socket", args{2, 3, 0}, refuse, normal},                // raw
 		{"socket", args{2, 3, 255}, refuse, normal},              // raw
-		{"socket", args{10, 3 | 02000000, 58}, refuse, normal},   // raw with a flag
+		{"socket", args{10, 3 | 0o2000000, 58}, refuse, normal},  // raw with a flag
 		{"socket", args{junk | 10, junk | 3, 1}, refuse, normal}, //
 		{"socket", args{2, 10, 0x300}, refuse, normal},           // AF_INET, SOCK_PACKET is AF_PACKET
 		{"socket", args{2, 5, 132}, noSuchSocketType, normal},    // SCTP
@@ -97,7 +97,7 @@ func rows() []policyRow {
 		{"socket", args{2, 1, 256}, noSuchProtocol, normal}, // SMC
 		{"socket", args{2, 2, 1}, noSuchProtocol, normal},   // ping socket
 		{"socket", args{16, 3, 0}, Allow, normal},           // NETLINK_ROUTE
-		{"socket", args{16, 2 | 02000000, 0}, Allow, normal},
+		{"socket", args{16, 2 | 0o2000000, 0}, Allow, normal},
 		{"socket", args{2, 1, 0}, noSuchFamily, strict},
 		{"socket", args{10, 2, 0}, noSuchFamily, strict},
 		{"socket", args{16, 3, 0}, noSuchFamily, strict},
