@@ -45,7 +45,7 @@ const (
 	maxEnvBytes  = 128 << 10
 	maxArgBytes  = 1 << 20
 	maxArgLen    = 128<<10 - 1 // MAX_ARG_STRLEN without the NUL
-	maxMounts    = 64
+	maxMounts    = 60          // a backend has some of its own
 	maxLabels    = 64
 	maxLabelLen  = 256
 	maxPathLen   = 4095 // PATH_MAX without the NUL
@@ -646,8 +646,10 @@ func stricter(base, override Limits) (Limits, *Error) {
 		name    string
 		written bool
 	}{
-		{"pids", override.Pids != 0}, {"disk", override.Disk != 0},
-		{"inodes", override.Inodes != 0}, {"diskBacking", override.DiskBacking != ""},
+		{"pids", override.Pids != 0},
+		{"disk", override.Disk != 0},
+		{"inodes", override.Inodes != 0},
+		{"diskBacking", override.DiskBacking != ""},
 	} {
 		if f.written {
 			return Limits{}, invalid("limits."+f.name, "counts for the whole sandbox, not for one execution", "write it in the sandbox's spec")

@@ -100,8 +100,12 @@ func (b *Backend) Create(ctx context.Context, p *belljar.Plan) (belljar.Instance
 	in, err := b.create(ctx, p)
 	if err != nil {
 		var e *belljar.Error
-		if errors.As(err, &e) {
+		var f *StepError
+		switch {
+		case errors.As(err, &e):
 			return nil, err
+		case errors.As(err, &f) && f.Step == keeper.StepMountSource && int(f.Arg) >= len(p.Spec.Mounts):
+			return nil, &belljar.Error{Code: belljar.CodeInternal, Op: "create", Message: "view of the control groups: " + err.Error(), Err: err}
 		}
 		return nil, createError(err)
 	}
@@ -187,7 +191,7 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	if err != nil {
 		return nil, err
 	}
-	tpl, err := b.templateFor(p, !in.on[belljar.LayerRootfs], dirs)
+	tpl, err := b.templateFor(p, in.on, dirs)
 	if err != nil {
 		return nil, err
 	}
@@ -217,6 +221,9 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 			return nil, err
 		}
 		undo = append(undo, func() { _ = in.group.Kill(); _ = in.group.Close(2 * time.Second) })
+		if viewed(in.on) {
+			mounts = append(mounts, in.groupOps()...)
+		}
 	}
 
 	conn, peer, err := keeper.Pair()

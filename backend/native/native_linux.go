@@ -269,9 +269,9 @@ func (b *Backend) cgroups() (*cgroup.Root, error) {
 // templateFor returns the root of a plan; b.mu is held. Compiling one looks at
 // some hundred host paths, so it is done again only when what it depends on
 // changed: what the plan asks for, and the directories that were listed.
-func (b *Backend) templateFor(p *belljar.Plan, rootfsOff bool, dirs []bool) (*template, error) {
+func (b *Backend) templateFor(p *belljar.Plan, on map[belljar.Layer]bool, dirs []bool) (*template, error) {
 	var key strings.Builder
-	fmt.Fprintf(&key, "%q %q %t", p.Spec.Image, p.Spec.WorkDir, rootfsOff)
+	fmt.Fprintf(&key, "%q %q %t %t", p.Spec.Image, p.Spec.WorkDir, on[belljar.LayerRootfs], viewed(on))
 	for i, m := range p.Spec.Mounts {
 		fmt.Fprintf(&key, " %q %t", m.Target, dirs[i])
 	}
@@ -285,7 +285,7 @@ func (b *Backend) templateFor(p *belljar.Plan, rootfsOff bool, dirs []bool) (*te
 		x.last = time.Now()
 		return x, nil
 	}
-	t, err := buildTree(p, rootfsOff)
+	t, err := buildTree(p, on)
 	if err != nil {
 		return nil, err
 	}

@@ -371,15 +371,18 @@ func (t *tree) wholeHost() error {
 }
 
 // buildTree compiles the root of a plan.
-func buildTree(p *belljar.Plan, rootfsOff bool) (*tree, error) {
+func buildTree(p *belljar.Plan, on map[belljar.Layer]bool) (*tree, error) {
 	t := newTree()
-	if rootfsOff {
+	if !on[belljar.LayerRootfs] {
 		t.dir("/proc", 0o555)
 		t.dir("/dev/shm", 0o1777)
 		t.skeletonOff(p.Spec.WorkDir)
 		return t, t.wholeHost()
 	}
 	t.skeleton(p.Spec.WorkDir)
+	if viewed(on) {
+		t.groupDirs()
+	}
 	if p.Spec.Image == "" {
 		if err := t.hostRuntime(); err != nil {
 			return nil, err
