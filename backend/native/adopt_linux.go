@@ -126,6 +126,10 @@ func taskFile(id uint64) string { return fmt.Sprintf("task-%d.json", id) }
 
 // Adopt takes back a persistent sandbox from its keeper.
 func (b *Backend) Adopt(ctx context.Context, p *belljar.Plan) (belljar.Instance, []belljar.AdoptedTask, error) {
+	if err := b.begin(); err != nil {
+		return nil, nil, err
+	}
+	defer b.creating.Done()
 	var s state
 	if err := readJSON(p.StateDir, stateName, &s); err != nil {
 		return nil, nil, fmt.Errorf("adopt %s: %w", p.ID, err)

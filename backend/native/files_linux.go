@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,9 @@ type files struct {
 // Files gives the sandbox's own view of its files.
 func (in *instance) Files() belljar.Files { return files{in} }
 
+// maxTries bounds how long a program that renames all the time can keep us looking.
+const maxTries = 1000
+
 const resolveInside = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS
 
 // as runs f with the file-system ids of the sandbox's user. Those ids belong to
@@ -41,6 +45,8 @@ func (v files) as(f func() error) error {
 		return in.goneErr()
 	default:
 	}
+	in.fdMu.RLock()
+	defer in.fdMu.RUnlock()
 	if !in.b.root {
 		return f()
 	}
@@ -98,11 +104,11 @@ func (v files) openat2(name string, flags int, mode uint32, extra uint64) (int, 
 	if strings.ContainsRune(name, 0) {
 		return -1, unix.EINVAL
 	}
-	for {
+	for tries := 0; ; tries++ {
 		fd, err := unix.Openat2(v.in.rootfd, clean(name), &unix.OpenHow{
 			Flags: uint64(flags | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: resolveInside | extra,
 		})
-		if err == unix.EINTR || err == unix.EAGAIN {
+		if err == unix.EINTR || err == unix.EAGAIN && tries < maxTries {
 			continue // a rename on the way: the kernel asks to look again
 		}
 		return fd, err
@@ -367,20 +373,7 @@ func chmodFD(fd int, mode uint32) error {
 	return err
 }
 
-func procFD(fd int) string { return "/proc/self/fd/" + itoa(fd) }
-
-func itoa(n int) string {
-	if n == 0 {
-		return "0"
-	}
-	var b [20]byte
-	i := len(b)
-	for ; n > 0; n /= 10 {
-		i--
-		b[i] = byte('0' + n%10)
-	}
-	return string(b[i:])
-}
+func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // Chtimes sets the modification time.
 func (v files) Chtimes(name string, mtime time.Time) error {

@@ -37,9 +37,6 @@ type instance struct {
 	ownRoot *cgroup.Root // a persistent sandbox's own top, else nil
 	conn    *keeper.Conn
 	ready   keeper.Ready
-	pidfd   int
-	rootfd  int
-	rwfd    int // the writable superblock, for statfs
 	base    uint32
 	fresh   bool
 	ownPid  bool
@@ -51,6 +48,13 @@ type instance struct {
 	nextID atomic.Uint64
 	gone   chan struct{} // closed when the keeper is gone
 
+	// Held for reading while one of them is in use: once closed, its number may stand
+	// for a file of the host or another sandbox's root.
+	fdMu   sync.RWMutex
+	pidfd  int
+	rootfd int
+	rwfd   int // the writable superblock, for statfs
+
 	mu       sync.Mutex // guards what follows
 	tasks    map[uint64]*task
 	sets     map[*cgroup.Set]*setReg
@@ -59,8 +63,8 @@ type instance struct {
 	ending   bool
 	released bool // left to its keeper
 
-	closeOnce sync.Once
-	closeErr  error
+	closeMu sync.Mutex // guards closed, held through a Close
+	closed  bool
 }
 
 type setReg struct {
@@ -97,6 +101,10 @@ func (b *Backend) Create(ctx context.Context, p *belljar.Plan) (belljar.Instance
 	case p.Spec.Network != belljar.NetworkDisabled && p.Spec.Network != "":
 		return nil, &belljar.Error{Code: belljar.CodeUnsupported, Op: "create", Message: fmt.Sprintf("network %q is not built yet", p.Spec.Network), Hint: "network: disabled"}
 	}
+	if err := b.begin(); err != nil {
+		return nil, err
+	}
+	defer b.creating.Done()
 	in, err := b.create(ctx, p)
 	if err != nil {
 		var e *belljar.Error
@@ -117,6 +125,8 @@ func createError(err error) *belljar.Error {
 	e := &belljar.Error{Code: belljar.CodeInternal, Op: "create", Message: err.Error(), Err: err}
 	var f *StepError
 	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		e.Code, e.Recoverable = belljar.CodeCancelled, true
 	case errors.As(err, &f) && (f.Step == keeper.StepMountSource || f.Step == keeper.StepMountChanged):
 		e.Code, e.Op = belljar.CodeInvalidSpec, "spec mounts["+strconv.Itoa(int(f.Arg))+"].source"
 		e.Hint = "the source must exist, must not be or contain a symbolic link, and must stay what it is"
@@ -132,6 +142,20 @@ func createError(err error) *belljar.Error {
 		}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
 		e.Code, e.Op = belljar.CodeInvalidSpec, "spec"
+	}
+	var u *cgroup.UnsupportedError
+	if errors.As(err, &u) {
+		return unkept("create", err)
+	}
+	return e
+}
+
+// unkept refuses a limit that nothing here would keep.
+func unkept(op string, err error) *belljar.Error {
+	e := &belljar.Error{Code: belljar.CodeIsolationUnavailable, Op: op, Message: err.Error(), Err: err, Hint: cgroupRemedy}
+	var u *cgroup.UnsupportedError
+	if errors.As(err, &u) {
+		e.Message, e.Hint = u.Feature+" is not available here", u.Needs
 	}
 	return e
 }
@@ -225,6 +249,12 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 			mounts = append(mounts, in.groupOps()...)
 		}
 	}
+	if !in.on[belljar.LayerPid] && (in.group == nil || in.group.Kind() == cgroup.V1) {
+		return nil, &belljar.Error{
+			Code: belljar.CodeIsolationUnavailable, Op: "create", Message: "without the layer pid nothing ends the whole tree of an execution here",
+			Hint: "remove isolation.layers.pid, or use a cgroup v2 tree (" + cgroupRemedy + ")",
+		}
+	}
 
 	conn, peer, err := keeper.Pair()
 	if err != nil {
@@ -232,12 +262,14 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	}
 	undo = append(undo, func() { conn.Close() })
 	m, closers, err := in.sandboxMsg(tpl, mounts, peer)
-	defer func() {
+	// At once: while this side holds the keeper's end too, nobody would see it die.
+	handOver := sync.OnceFunc(func() {
 		unix.Close(peer)
 		for _, fd := range closers {
 			unix.Close(fd)
 		}
-	}()
+	})
+	defer handOver()
 	if err != nil {
 		return nil, err
 	}
@@ -245,8 +277,9 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 		return nil, err
 	}
 	if err := b.nursery.Send(m); err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
+		return nil, b.lost(err)
 	}
+	handOver()
 	unlock()
 	in.conn = conn
 	// While the keeper is at work: the groups of a first execution.
@@ -254,6 +287,11 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	if in.group != nil {
 		if first, err = in.group.Acquire(cgroup.Limits{Memory: int64(p.Spec.Limits.Memory)}); err != nil {
 			return nil, err
+		}
+		if p.Spec.Limits.CPUTime > 0 {
+			if _, err := first.CPU(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if err := in.awaitReady(ctx); err != nil {
@@ -285,10 +323,10 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	if err := in.saveState(); err != nil {
 		return nil, err
 	}
-	go in.read()
 	b.mu.Lock()
 	b.live[in] = struct{}{}
 	b.mu.Unlock()
+	go in.read()
 	return in, nil
 }
 
@@ -514,9 +552,13 @@ func listenAt(dir string) (int, error) {
 	return fd, nil
 }
 
-func (in *instance) awaitReady(ctx context.Context) error {
+func (in *instance) awaitReady(ctx context.Context) (err error) {
 	stop := context.AfterFunc(ctx, func() { in.conn.Close() })
-	defer stop()
+	defer func() {
+		if !stop() { // the connection is closed, or about to be
+			err = context.Cause(ctx)
+		}
+	}()
 	buf := make([]byte, 4096)
 	h, body, fds, err := in.conn.Recv(buf)
 	if err != nil {
@@ -726,6 +768,8 @@ func (in *instance) Alive(context.Context) error {
 		return in.goneErr()
 	default:
 	}
+	in.fdMu.RLock()
+	defer in.fdMu.RUnlock()
 	if err := unix.PidfdSendSignal(in.pidfd, 0, nil, 0); err != nil {
 		return &belljar.Error{Code: belljar.CodeDestroyed, Op: "sandbox", Message: "PID 1 is gone", Err: err}
 	}
@@ -990,6 +1034,9 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 	if uint64(p.Limits.OpenFiles) > in.noFile {
 		return nil, &belljar.Error{Code: belljar.CodeInvalidSpec, Op: "exec limits.openFiles", Message: fmt.Sprintf("%d is above this host's hard limit of %d", p.Limits.OpenFiles, in.noFile), Recoverable: true}
 	}
+	if err := in.keepable(p.Limits); err != nil {
+		return nil, err
+	}
 	t := &task{in: in, id: in.nextID.Add(1), done: make(chan struct{}), report: &in.report}
 	m := keeper.NewMsg(keeper.MExec, 0)
 	var flags, setIndex uint32
@@ -1010,10 +1057,23 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 			own.Pids = p.Limits.Pids
 		}
 		s, ix, err := in.setFor(own)
+		var u *cgroup.UnsupportedError
+		if errors.As(err, &u) {
+			e := unkept("exec limits", err)
+			e.Recoverable = true
+			return nil, e
+		}
 		if err != nil {
 			return nil, err
 		}
 		t.set = s
+		if p.Limits.CPUTime > 0 && in.plan.Spec.Limits.CPUTime == 0 {
+			if _, err := s.CPU(); err != nil {
+				e := unkept("exec limits.cpuTime", t.abort(err))
+				e.Recoverable = true
+				return nil, e
+			}
+		}
 		setIndex = ix
 		flags |= keeper.ExSet
 	}
@@ -1103,6 +1163,34 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 	return t, nil
 }
 
+// keepable refuses limits that a command writes and nothing here would keep; those
+// of the spec were weighed when the sandbox was made.
+func (in *instance) keepable(l belljar.Limits) error {
+	base := in.plan.Spec.Limits
+	for _, f := range []struct {
+		name    string
+		layer   belljar.Layer
+		on      bool
+		written bool
+	}{
+		{"cpu", belljar.LayerCgroup, in.group != nil, l.CPU != base.CPU},
+		{"cpuTime", belljar.LayerCgroup, in.group != nil, l.CPUTime != base.CPUTime},
+		{"memory", belljar.LayerCgroup, in.group != nil, l.Memory != base.Memory},
+		{"openFiles", belljar.LayerRlimits, in.on[belljar.LayerRlimits], l.OpenFiles != base.OpenFiles},
+		{"fileSize", belljar.LayerRlimits, in.on[belljar.LayerRlimits], l.FileSize != base.FileSize},
+	} {
+		if f.written && !f.on {
+			e := unkept("exec limits."+f.name, fmt.Errorf("it needs the layer %s, which this sandbox does not have", f.layer))
+			e.Recoverable = true
+			if f.layer == belljar.LayerRlimits {
+				e.Hint = "remove the override of isolation.layers." + string(f.layer)
+			}
+			return e
+		}
+	}
+	return nil
+}
+
 // candidates lists where a program may be, as execvp(3) looks for it.
 func candidates(arg0 string, env []string) []string {
 	if strings.Contains(arg0, "/") {
@@ -1140,13 +1228,20 @@ func memfd(b []byte) (int, error) {
 	return fd, nil
 }
 
-// Close ends the sandbox and waits until everything of it is gone.
-func (in *instance) Close(ctx context.Context) error {
-	in.closeOnce.Do(func() { in.closeErr = in.close(ctx) })
-	return in.closeErr
+// Close ends the sandbox and waits until everything of it is gone, some 15 s at
+// most. After a failure a further call tries again.
+func (in *instance) Close(context.Context) error {
+	in.closeMu.Lock()
+	defer in.closeMu.Unlock()
+	if in.closed {
+		return nil
+	}
+	err := in.close()
+	in.closed = err == nil
+	return err
 }
 
-func (in *instance) close(ctx context.Context) error {
+func (in *instance) close() error {
 	_ = in.conn.Send(keeper.NewMsg(keeper.MEnd, 0)) // an error means that it is gone already
 	limit := time.NewTimer(10 * time.Second)
 	defer limit.Stop()
@@ -1184,6 +1279,8 @@ func (in *instance) close(ctx context.Context) error {
 }
 
 func (in *instance) closeFDs() {
+	in.fdMu.Lock()
+	defer in.fdMu.Unlock()
 	for _, fd := range []*int{&in.pidfd, &in.rootfd, &in.rwfd} {
 		if *fd >= 0 {
 			unix.Close(*fd)
@@ -1209,7 +1306,9 @@ func (in *instance) detach() {
 }
 
 // Pause freezes every process of the sandbox.
-func (in *instance) Pause(context.Context) error  { return in.freeze(true) }
+func (in *instance) Pause(context.Context) error { return in.freeze(true) }
+
+// Resume thaws them.
 func (in *instance) Resume(context.Context) error { return in.freeze(false) }
 
 func (in *instance) freeze(on bool) error {
@@ -1222,9 +1321,11 @@ func (in *instance) freeze(on bool) error {
 // OpenTTY makes a terminal of the sandbox's own devpts instance, so that its
 // name resolves inside and nothing it says reaches a terminal of the caller's.
 func (in *instance) OpenTTY(rows, cols uint16) (master, slave *os.File, err error) {
+	in.fdMu.RLock()
 	mfd, err := unix.Openat2(in.rootfd, "dev/pts/ptmx", &unix.OpenHow{
 		Flags: unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
+	in.fdMu.RUnlock()
 	if err != nil {
 		return nil, nil, &belljar.Error{Code: belljar.CodeUnsupported, Op: "tty", Message: err.Error(), Err: err, Recoverable: true}
 	}

@@ -42,6 +42,7 @@ type Backend struct {
 	idmaps    map[idmapKey]int
 	live      map[*instance]struct{}
 	closed    bool
+	creating  sync.WaitGroup // what will be in live; added to under mu
 
 	filterMu sync.Mutex // guards filters
 	filters  map[seccomp.Profile]*seccomp.Program
@@ -87,11 +88,24 @@ func (b *Backend) Name() string { return "native" }
 // Rootless reports whether this process has to make do without privileges.
 func (b *Backend) Rootless() bool { return !b.root }
 
+var errClosed = &belljar.Error{Code: belljar.CodeUnavailable, Op: "native", Message: "the backend is closed"}
+
+// begin announces a sandbox to Close.
+func (b *Backend) begin() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return errClosed
+	}
+	b.creating.Add(1)
+	return nil
+}
+
 // start brings the nursery up without waiting for it: a first sandbox costs a third
 // less when groups and root are prepared meanwhile. ready waits. b.mu is held.
 func (b *Backend) start() error {
 	if b.closed {
-		return &belljar.Error{Code: belljar.CodeUnavailable, Op: "native", Message: "the backend is closed"}
+		return errClosed
 	}
 	if b.nursery != nil {
 		return b.settle()
@@ -170,6 +184,18 @@ func (b *Backend) post(m *keeper.Msg, done func(error)) {
 		return
 	}
 	b.pending = append(b.pending, done)
+}
+
+// lost gives up a nursery that was killed from outside, so that the next sandbox
+// gets a new one. Sandboxes that it made live on: their keepers are not it. b.mu is held.
+func (b *Backend) lost(err error) error {
+	_ = b.nursery.Close() // it is dead already
+	b.nursery, b.pending = nil, nil
+	clear(b.templates)
+	return &belljar.Error{
+		Code: belljar.CodeUnavailable, Op: "create", Message: "the nursery has ended: " + err.Error(), Err: err, Recoverable: true,
+		Hint: "something killed the process belljar-nursery; the next attempt starts a new one",
+	}
 }
 
 // settle takes the answers that are outstanding. A nursery that could not be set up
@@ -304,7 +330,7 @@ func (b *Backend) templateFor(p *belljar.Plan, on map[belljar.Layer]bool, dirs [
 	if err := b.ready(); err != nil {
 		return nil, err
 	}
-	id := uint32(len(b.templates))
+	id := freeTemplate(b.templates)
 	if len(b.templates) >= maxTemplates {
 		var oldKey string
 		var old *template
@@ -318,7 +344,7 @@ func (b *Backend) templateFor(p *belljar.Plan, on map[belljar.Layer]bool, dirs [
 		}
 		m := keeper.NewMsg(keeper.MForget, 3).U32(old.id, 0)
 		if err := b.nursery.Send(m); err != nil {
-			return nil, err
+			return nil, b.lost(err)
 		}
 		delete(b.templates, oldKey)
 		id = old.id
@@ -343,6 +369,20 @@ func (b *Backend) templateFor(p *belljar.Plan, on map[belljar.Layer]bool, dirs [
 
 // maxTemplates leaves some of the keeper's table free.
 const maxTemplates = 200
+
+// freeTemplate returns an id that no template has. Not how many there are: one that
+// could not be made has left a gap.
+func freeTemplate(all map[string]*template) uint32 {
+	taken := make(map[uint32]bool, len(all))
+	for _, x := range all {
+		taken[x.id] = true
+	}
+	id := uint32(0)
+	for taken[id] {
+		id++
+	}
+	return id
+}
 
 // idBase gives a tenant its own range of host ids; b.mu is held.
 func (b *Backend) idBase(tenant string) uint32 {
@@ -398,6 +438,9 @@ func (b *Backend) filter(p seccomp.Profile) (*seccomp.Program, error) {
 func (b *Backend) Close(ctx context.Context) error {
 	b.mu.Lock()
 	b.closed = true
+	b.mu.Unlock()
+	b.creating.Wait() // it needs mu, and its keeper must not wait for us meanwhile
+	b.mu.Lock()
 	var live []*instance
 	for in := range b.live {
 		live = append(live, in)
@@ -445,6 +488,15 @@ func missing(l belljar.Layer, reason, remedy string) *belljar.Error {
 	}
 }
 
+// refusal is the one error of ours in err, or what err is made into.
+func refusal(err error) *belljar.Error {
+	var e *belljar.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return createError(err)
+}
+
 // choice is what is applied of each layer.
 type choice struct {
 	on     map[belljar.Layer]bool
@@ -480,6 +532,8 @@ func (b *Backend) choose(p *belljar.Plan) (*choice, error) {
 	return c, nil
 }
 
+const cgroupRemedy = "run as root, or in a delegated subtree: systemd-run --user --scope -p Delegate=yes"
+
 // layers says which layers this host has. Status applied = available; Detail of an
 // unavailable one is the remedy. For a plan, what it will need is opened rather than
 // asked for. b.mu is held.
@@ -509,7 +563,7 @@ func (b *Backend) layers(p *belljar.Plan) []belljar.LayerReport {
 				_, err = b.cgroups()
 			}
 			var u *cgroup.UnsupportedError
-			remedy := "run as root, or in a delegated subtree: systemd-run --user --scope -p Delegate=yes"
+			remedy := cgroupRemedy
 			if errors.As(err, &u) {
 				// "what to do (what was tried)"
 				needs, tried, ok := strings.Cut(u.Needs, " (")
@@ -559,8 +613,7 @@ func (b *Backend) Probe(ctx context.Context) (belljar.Probe, error) {
 	p.Layers = b.layers(nil)
 	b.mu.Unlock()
 	if err != nil {
-		var e *belljar.Error
-		errors.As(err, &e)
+		e := refusal(err)
 		for i := range p.Layers {
 			switch p.Layers[i].Layer {
 			case belljar.LayerUser, belljar.LayerMount, belljar.LayerRootfs:

@@ -39,8 +39,9 @@ type task struct {
 	spent atomic.Bool // the CPU budget ended it
 	oom   atomic.Bool // a memory limit ended it
 
-	mu    sync.Mutex // guards timer
+	mu    sync.Mutex // guards timer and given
 	timer *time.Timer
+	given bool // the set was given back: another execution may be in it
 
 	once sync.Once // makes exit
 	exit belljar.Exit
@@ -143,6 +144,9 @@ func (t *task) collect() {
 		e.Unkillable = 1
 	}
 	if t.set != nil {
+		t.mu.Lock()
+		t.given = true
+		t.mu.Unlock()
 		release := t.in.group.ReleaseSeen // the keeper has seen the end of the tree
 		if x.Flags&keeper.ExfStuck != 0 || t.in.fresh || t.in.ownPid {
 			release = t.in.group.Release
@@ -180,6 +184,8 @@ func execError(step keeper.Step, errno unix.Errno) *belljar.Error {
 
 // diskFull reports whether the writable superblock has no block or inode left.
 func (in *instance) diskFull() bool {
+	in.fdMu.RLock()
+	defer in.fdMu.RUnlock()
 	var st unix.Statfs_t
 	if in.rwfd < 0 || unix.Fstatfs(in.rwfd, &st) != nil {
 		return false
@@ -225,10 +231,10 @@ func (t *task) SignalTree(ctx context.Context, sig syscall.Signal) error {
 	if t.set == nil || t.in.fresh {
 		return t.send(keeper.MSignal, sig, 1)
 	}
-	select {
-	case <-t.done:
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.given {
 		return nil
-	default:
 	}
 	_, err := t.set.SignalTree(sig)
 	return err

@@ -1,0 +1,282 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"belljar"
+	"belljar/backend/native/keeper"
+	"belljar/internal/linux/cgroup"
+
+	"golang.org/x/sys/unix"
+)
+
+// create makes a sandbox without a supervisor.
+func create(t *testing.T, b *Backend, spec belljar.Spec, edit func(*belljar.Plan)) (*instance, error) {
+	t.Helper()
+	plan, err := belljar.Compile(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.ID = "sb-aaaaaaaaaaaaaaaaaaaa"
+	if edit != nil {
+		edit(plan)
+	}
+	in, err := b.Create(t.Context(), plan)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = in.Close(context.Background()) })
+	return in.(*instance), nil
+}
+
+func newBackend(t *testing.T) *Backend {
+	t.Helper()
+	b := New(Config{})
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// image makes a directory that can be told apart from others.
+func image(t *testing.T, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestRootAfterLostTemplate: a template that could not be made leaves a gap in the
+// table of ids, and the next root must not be mistaken for another's.
+func TestRootAfterLostTemplate(t *testing.T) {
+	b := newBackend(t)
+	has := func(name string) {
+		t.Helper()
+		in, err := create(t, b, belljar.Spec{Image: image(t, name)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := in.Files().Lstat("/" + name); err != nil {
+			t.Errorf("the image's own file: %v", err)
+		}
+		if err := in.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has("one")
+	has("two")
+	b.mu.Lock()
+	for k, x := range b.templates {
+		if x.id == 0 {
+			delete(b.templates, k)
+			if err := b.nursery.Send(keeper.NewMsg(keeper.MForget, 0).U32(0, 0)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	b.mu.Unlock()
+	has("three")
+}
+
+// TestUnkeptLimits: what a command writes is kept or refused.
+func TestUnkeptLimits(t *testing.T) {
+	rt := newRuntime(t)
+	for _, c := range []struct {
+		name   string
+		off    belljar.Layer
+		limits belljar.Limits
+	}{
+		{"memory", belljar.LayerCgroup, belljar.Limits{Memory: 64 * belljar.MiB}},
+		{"cpu", belljar.LayerCgroup, belljar.Limits{CPU: 0.5}},
+		{"cpuTime", belljar.LayerCgroup, belljar.Limits{CPUTime: time.Second}},
+		{"openFiles", belljar.LayerRlimits, belljar.Limits{OpenFiles: 16}},
+		{"fileSize", belljar.LayerRlimits, belljar.Limits{FileSize: belljar.MiB}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sb, err := rt.Create(t.Context(), belljar.Spec{Isolation: belljar.Isolation{Layers: map[belljar.Layer]belljar.Want{c.off: belljar.Off}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sb.Destroy(t.Context())
+			cmd := sb.Command("true")
+			cmd.Limits = c.limits
+			var e *belljar.Error
+			if _, err := cmd.Run(t.Context()); !errors.As(err, &e) || e.Code != belljar.CodeIsolationUnavailable || !e.Recoverable {
+				t.Errorf("got %v, want a recoverable ISOLATION_UNAVAILABLE", err)
+			}
+			if res, err := sb.Command("true").Run(t.Context()); err != nil || res.ExitCode != 0 {
+				t.Errorf("without the limit: %v %+v", err, res)
+			}
+		})
+	}
+}
+
+// TestNothingEndsTheTree: without pid namespace and cgroup a background child would
+// outlive its execution.
+func TestNothingEndsTheTree(t *testing.T) {
+	off := map[belljar.Layer]belljar.Want{belljar.LayerPid: belljar.Off, belljar.LayerCgroup: belljar.Off}
+	_, err := newRuntime(t).Create(t.Context(), belljar.Spec{Isolation: belljar.Isolation{Layers: off}})
+	if !errors.Is(err, belljar.ErrIsolationUnavailable) {
+		t.Errorf("got %v, want ISOLATION_UNAVAILABLE", err)
+	}
+}
+
+// TestCreateError: what a caller is told.
+func TestCreateError(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want belljar.Code
+	}{
+		{context.Canceled, belljar.CodeCancelled},
+		{context.DeadlineExceeded, belljar.CodeCancelled},
+		{&cgroup.UnsupportedError{Feature: "cpu rate limit", Needs: "a controller"}, belljar.CodeIsolationUnavailable},
+		{&StepError{Step: keeper.StepUnshareUser, Errno: unix.ENOSPC}, belljar.CodeUnavailable},
+		{unix.EIO, belljar.CodeInternal},
+		{errors.Join(errClosed, unix.EIO), belljar.CodeUnavailable},
+	} {
+		if got := refusal(c.err); got == nil || got.Code != c.want {
+			t.Errorf("%v: %v, want %s", c.err, got, c.want)
+		}
+	}
+}
+
+// TestCreateGivenUp: whenever the caller gives up, that is what it is told.
+func TestCreateGivenUp(t *testing.T) {
+	b := newBackend(t)
+	for i := range 12 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*500*time.Microsecond)
+		plan, err := belljar.Compile(belljar.Spec{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan.ID = "sb-aaaaaaaaaaaaaaaaaaaa"
+		in, err := b.Create(ctx, plan)
+		cancel()
+		if err == nil {
+			err = in.Close(t.Context())
+		} else if errors.Is(err, context.DeadlineExceeded) {
+			err = nil
+		}
+		if err != nil {
+			t.Errorf("after %d half milliseconds: %v", i, err)
+		}
+	}
+}
+
+// TestNurseryKilled: the nursery is needed again after something killed it.
+func TestNurseryKilled(t *testing.T) {
+	b := newBackend(t)
+	old, err := create(t, b, belljar.Spec{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(b.nursery.Pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		var in *instance
+		if in, err = create(t, b, belljar.Spec{}, nil); err == nil {
+			err = in.Close(t.Context())
+			break
+		}
+		if !errors.Is(err, belljar.ErrUnavailable) && !errors.Is(err, belljar.ErrInternal) {
+			t.Fatalf("meanwhile: %v", err)
+		}
+	}
+	if err != nil {
+		t.Errorf("no sandbox any more: %v", err)
+	}
+	if err := old.Alive(t.Context()); err != nil {
+		t.Errorf("the older sandbox: %v", err)
+	}
+}
+
+// TestCloseAgain: a Close that failed may be tried again.
+func TestCloseAgain(t *testing.T) {
+	dir := t.TempDir()
+	in, err := create(t, newBackend(t), belljar.Spec{}, func(p *belljar.Plan) { p.Persist, p.StateDir = true, dir })
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock := filepath.Join(dir, "keeper.sock")
+	if err := errors.Join(os.Remove(sock), os.MkdirAll(filepath.Join(sock, "x"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Close(t.Context()); err == nil {
+		t.Fatal("closed, with its socket still there")
+	}
+	if err := os.Remove(filepath.Join(sock, "x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Close(t.Context()); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+// TestCloseBesideUse: descriptors are not used once they are closed, when their
+// numbers may stand for something else.
+func TestCloseBesideUse(t *testing.T) {
+	in, err := create(t, newBackend(t), belljar.Spec{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for {
+				_, ferr := in.Files().Lstat("/workspace")
+				if aerr := in.Alive(context.Background()); ferr != nil && aerr != nil {
+					if !errors.Is(ferr, belljar.ErrDestroyed) || !errors.Is(aerr, belljar.ErrDestroyed) {
+						t.Errorf("got %v and %v, want DESTROYED", ferr, aerr)
+					}
+					return
+				}
+			}
+		})
+	}
+	if err := in.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+// TestCloseBesideCreate: a backend that is closed has no sandbox.
+func TestCloseBesideCreate(t *testing.T) {
+	for range 4 {
+		b := New(Config{})
+		made := make(chan *instance, 1)
+		go func() {
+			in, err := create(t, b, belljar.Spec{}, nil)
+			if err != nil {
+				in = nil
+			}
+			made <- in
+		}()
+		time.Sleep(time.Millisecond) // anywhere in it
+		err := b.Close(t.Context())
+		if in := <-made; in != nil && in.Alive(t.Context()) == nil {
+			t.Error("a sandbox has outlived its backend")
+		} else if err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+}
+
+// TestSignalAfterTheEnd: once the set was given back, another execution may be in it.
+func TestSignalAfterTheEnd(t *testing.T) {
+	x := &task{in: &instance{}, set: new(cgroup.Set), given: true}
+	if err := x.SignalTree(t.Context(), syscall.SIGTERM); err != nil {
+		t.Error(err) // it would not even get here: the set is empty
+	}
+}
