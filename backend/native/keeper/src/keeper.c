@@ -45,6 +45,7 @@ static struct sandbox_msg *plan;
 static struct ready_msg ready;
 static struct fds tops; /* the nursery's: where the supervisor's groups are */
 static i32 templatefd[256];
+static i32 newroot = -1; /* the nursery's clone of a template for the next keeper */
 static u8 attached[256]; /* templates that are mounted below /sys */
 static i32 sparenet = -1; /* the nursery's next net namespace */
 static i32 served;
@@ -1748,8 +1749,7 @@ static void keeper(long n, struct fds *f)
 	memset(&top, 0, sizeof top);
 	top.attr = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 	/* The root itself read-only; its binds carry their own attributes. */
-	r = sys3(NR_open_tree, templatefd[plan->template], "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
-	if (r < 0)
+	if ((r = newroot) < 0)
 		goto bad;
 	tree = (i32)r;
 	struct mount_attr at = {top.attr, 0, 0, 0};
@@ -1923,6 +1923,15 @@ static void make_net(void)
 		served = 1;
 	sparenet = (i32)fd;
 }
+/* Before the fork: beside a keeper that has yet to do it, detach_templates would
+ * take away what is to be cloned. A refusal is the keeper's to tell. */
+static i32 clone_template(long n)
+{
+	struct sandbox_msg *m = (struct sandbox_msg *)msgbuf;
+	if (n < (long)sizeof *m || m->template >= 256 || templatefd[m->template] < 0)
+		return -EPROTO;
+	return (i32)sys3(NR_open_tree, templatefd[m->template], "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
+}
 static void nursery(void)
 {
 	static char topnames[4096];
@@ -1964,9 +1973,11 @@ static void nursery(void)
 			long pid;
 			if (n >= (long)sizeof *plan && (((struct sandbox_msg *)msgbuf)->flags & SB_PERSIST))
 				persistent = 1;
+			newroot = clone_template(n);
 			pid = fork_(0, -1, NULL);
 			if (pid == 0)
 				keeper(n, &f);
+			close_(&newroot);
 			if (pid < 0)
 				fail(f.v[0], ST_FORK, pid, 0, 0);
 			if (n >= (long)sizeof *plan && (((struct sandbox_msg *)msgbuf)->nsflags & CLONE_NEWNET))
