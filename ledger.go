@@ -537,7 +537,7 @@ func (r *Runtime) adopt(ctx context.Context, b Backend, a Adopter, rec *record) 
 		e.chosenID = true // whoever asks for it knows the id
 		e.adopted = true
 		if _, err := sb.register(e); err != nil {
-			return err
+			return errors.Join(err, inst.Close(ctx))
 		}
 		r.gate.force()
 		e.admitted = e.requested

@@ -277,7 +277,9 @@ func (r *Runtime) makeInstance(ctx context.Context, b Backend, plan *Plan, spec 
 	}
 	if err != nil {
 		if r.ledger != nil {
-			err = errors.Join(err, r.ledger.remove(id))
+			if rerr := r.ledger.remove(id); rerr != nil {
+				err = errors.Join(err, rerr)
+			}
 		}
 		return nil, nil, asError(CodeInternal, "create", err)
 	}

@@ -51,6 +51,8 @@ type Sandbox struct {
 	created time.Time
 	env     []string // of every execution, sorted
 
+	freezing sync.Mutex // held through a freeze, so that the state is that of the last; before mu
+
 	mu         sync.Mutex
 	state      SandboxState
 	reason     Reason
@@ -276,6 +278,8 @@ func (s *Sandbox) freeze(ctx context.Context, op string, from, to SandboxState) 
 		return err
 	}
 	defer s.leave()
+	s.freezing.Lock()
+	defer s.freezing.Unlock()
 	var err error
 	if to == SandboxPaused {
 		err = p.Pause(ctx)

@@ -502,6 +502,16 @@ func checkLimitsOfSpec(s *Spec) *Error {
 	if written := l.needCgroup(); len(written) > 0 && s.Isolation.Layers[LayerCgroup] == Off {
 		return invalid("isolation.layers.cgroup", "is off, but limits."+written[0]+" needs it", "remove the limit or the override")
 	}
+	if s.Isolation.Layers[LayerRlimits] == Off {
+		for _, f := range []struct {
+			name    string
+			written bool
+		}{{"openFiles", l.OpenFiles != 0}, {"fileSize", l.FileSize != 0}, {"core", l.Core != 0}} {
+			if f.written {
+				return invalid("isolation.layers.rlimits", "is off, but limits."+f.name+" needs it", "remove the limit or the override")
+			}
+		}
+	}
 	return nil
 }
 

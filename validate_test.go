@@ -229,6 +229,8 @@ func TestCompileRefuses(t *testing.T) {
 		{"mounts", Spec{Mounts: []Mount{{Source: "/srv", Target: "/a"}}, Isolation: Isolation{Layers: map[Layer]Want{LayerRootfs: Off}}}},
 		{"image", Spec{Image: "/srv/x", Isolation: Isolation{Layers: map[Layer]Want{LayerRootfs: Off}}}},
 		{"isolation.layers.cgroup", Spec{Limits: Limits{Memory: GiB}, Isolation: Isolation{Layers: map[Layer]Want{LayerCgroup: Off}}}},
+		{"isolation.layers.rlimits", Spec{Limits: Limits{OpenFiles: 64}, Isolation: Isolation{Layers: map[Layer]Want{LayerRlimits: Off}}}},
+		{"isolation.layers.rlimits", Spec{Limits: Limits{FileSize: GiB}, Isolation: Isolation{Layers: map[Layer]Want{LayerRlimits: Off}}}},
 		{"isolation.layers.cgroup", Spec{Limits: Limits{Pids: 5}, Isolation: Isolation{Mode: Dev, Layers: map[Layer]Want{LayerCgroup: Off}}}},
 		{"limits.cpu", limits(Limits{CPU: -1})},
 		{"limits.cpu", limits(Limits{CPU: math.NaN()})},
