@@ -32,6 +32,9 @@
 //
 //	(1) EAFNOSUPPORT
 //
+// With CompileNoSetID, chmod, fchmod, fchmodat, fchmodat2, mknod, mknodat, creat, open and
+// openat give no file set-user-id or set-group-id bits (EPERM), and openat2 is ENOSYS.
+//
 // Plain execve is allowed in every profile, since a filter is in force before
 // the program that it is for has been executed. Strict still runs shells and
 // interpreters; inotify stays, its instances and watches being bounded per user.

@@ -35,7 +35,7 @@ const allowed = `
 	fremovexattr setxattrat getxattrat listxattrat removexattrat
 	inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
 	epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd eventfd2 signalfd signalfd4
-	timerfd_create timerfd_settime timerfd_gettime io_setup io_destroy io_getevents io_pgetevents io_submit io_cancel
+	timerfd_create timerfd_settime timerfd_gettime
 
 	mmap mprotect munmap brk mremap msync mincore madvise process_madvise mlock mlock2 munlock mlockall munlockall
 	remap_file_pages pkey_mprotect pkey_alloc pkey_free mseal map_shadow_stack membarrier
@@ -76,8 +76,11 @@ const refused = `
 // retired are answered with ENOSYS, as a kernel without them would: calls that
 // no kernel implements any more, and young ones that programs know how to do
 // without. clone3 is here because its flags are in memory, where a filter
-// cannot look; libcs then use clone.
+// cannot look; libcs then use clone. The io_* calls of old asynchronous I/O share one
+// small budget between all users of the host (fs.aio-max-nr), which a single sandbox
+// could take for itself; databases go on without them.
 const retired = `
+	io_setup io_destroy io_getevents io_pgetevents io_submit io_cancel
 	clone3 statmount listmount listns lsm_get_self_attr lsm_set_self_attr lsm_list_modules file_getattr file_setattr
 	rseq_slice_yield uretprobe uprobe
 	_sysctl uselib getpmsg putpmsg afs_syscall tuxcall security vserver epoll_ctl_old epoll_wait_old set_thread_area
@@ -139,6 +142,24 @@ func policy(p Profile) (map[string]rule, error) {
 		return nil, fmt.Errorf("unknown seccomp profile %q (known: %v)", p, Profiles())
 	}
 	return table, nil
+}
+
+// Bits of modes and of open flags.
+const (
+	setIDs   = 0o6000             // S_ISUID, S_ISGID
+	makeFile = 0o100 | 0o20000000 // O_CREAT, __O_TMPFILE
+)
+
+// restrictSetID refuses what gives a file set-id bits. openat2 has its mode in memory,
+// where a filter cannot look: it is answered as by a kernel without it.
+func restrictSetID(table map[string]rule) {
+	mode := func(arg int) rule { return ifBits{arg: arg, bits: setIDs, then: refuse, not: Allow} }
+	for name, arg := range map[string]int{"chmod": 1, "fchmod": 1, "creat": 1, "mknod": 1, "fchmodat": 2, "fchmodat2": 2, "mknodat": 2} {
+		table[name] = mode(arg)
+	}
+	table["open"] = ifBits{arg: 1, bits: makeFile, then: mode(2), not: Allow}
+	table["openat"] = ifBits{arg: 2, bits: makeFile, then: mode(3), not: Allow}
+	table["openat2"] = missing
 }
 
 // Flags of clone(2) that make namespaces. CLONE_NEWTIME shares its bit with the

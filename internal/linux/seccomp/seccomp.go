@@ -78,23 +78,38 @@ var compiled struct {
 type programKey struct {
 	profile Profile
 	arch    Arch
+	noSetID bool
 }
 
 // Compile returns the filter of a profile for an architecture, which need not
 // be the one that this program runs on. Programs are immutable and made once.
 func Compile(p Profile, a Arch) (*Program, error) {
+	return compileFor(programKey{p, a, false})
+}
+
+// CompileNoSetID is Compile for a sandbox that writes to files of the host, which are
+// its owner's there: the filter lets no file get set-user-id or set-group-id bits, which
+// no mount option inside takes away for the users of the host.
+func CompileNoSetID(p Profile, a Arch) (*Program, error) {
+	return compileFor(programKey{p, a, true})
+}
+
+func compileFor(key programKey) (*Program, error) {
+	p, a := key.profile, key.arch
 	if a < 0 || a >= archCount {
 		return nil, fmt.Errorf("compile seccomp profile %q: unknown architecture %d", p, int(a))
 	}
 	compiled.Lock()
 	defer compiled.Unlock()
-	key := programKey{p, a}
 	if prog := compiled.programs[key]; prog != nil {
 		return prog, nil
 	}
 	table, err := policy(p)
 	if err != nil {
 		return nil, err
+	}
+	if key.noSetID {
+		restrictSetID(table)
 	}
 	prog, err := compile(table, a)
 	if err != nil {

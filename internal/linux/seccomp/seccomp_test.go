@@ -198,6 +198,9 @@ func rows() []policyRow {
 	for name := range strings.FieldsSeq(retired) {
 		r = append(r, policyRow{name, args{}, missing, nil})
 	}
+	for _, name := range []string{"io_setup", "io_submit", "io_getevents", "io_pgetevents", "io_cancel", "io_destroy"} {
+		r = append(r, policyRow{name, args{}, missing, nil}, policyRow{name, args{128, 1}, missing, nil})
+	}
 	for name := range strings.FieldsSeq(ipc) {
 		r = append(r, policyRow{name, args{}, Allow, normal}, policyRow{name, args{}, refuse, strict})
 	}
@@ -224,6 +227,43 @@ func TestPolicy(t *testing.T) {
 			}
 			if n < 300 {
 				t.Errorf("%s %v: only %d rows were checked", p, a, n)
+			}
+		}
+	}
+}
+
+func TestNoSetID(t *testing.T) {
+	const creat, tmpfile, rdwr = 0o100, 0o20200000, 2
+	for a := range archCount {
+		for _, p := range Profiles() {
+			prog, err := CompileNoSetID(p, a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			plain := mustCompile(t, p, a)
+			for _, r := range []struct {
+				call string
+				args args
+				want Action
+			}{
+				{"chmod", args{1, 0o4755}, refuse}, {"chmod", args{1, 0o2755}, refuse}, {"chmod", args{1, junk | 0o4000}, refuse}, {"chmod", args{1, 0o1777}, Allow},
+				{"fchmod", args{3, 0o6755}, refuse}, {"fchmod", args{3, 0o755}, Allow}, {"creat", args{1, 0o4755}, refuse}, {"creat", args{1, 0o644}, Allow},
+				{"fchmodat", args{3, 1, 0o4755}, refuse}, {"fchmodat", args{3, 1, 0o755}, Allow}, {"fchmodat2", args{3, 1, 0o2755, 0x1000}, refuse}, {"fchmodat2", args{3, 1, 0o755}, Allow},
+				{"mknod", args{1, 0o104755}, refuse}, {"mknod", args{1, 0o10644}, Allow}, {"mknodat", args{3, 1, 0o104755}, refuse}, {"mknodat", args{3, 1, 0o10644}, Allow},
+				{"open", args{1, creat | rdwr, 0o4755}, refuse}, {"open", args{1, tmpfile | rdwr, 0o4755}, refuse}, {"open", args{1, rdwr, 0o4755}, Allow}, {"open", args{1, creat, 0o644}, Allow},
+				{"openat", args{3, 1, creat | rdwr, 0o4755}, refuse}, {"openat", args{3, 1, tmpfile | rdwr, 0o2755}, refuse},
+				{"openat", args{3, 1, rdwr, 0o7777}, Allow}, {"openat", args{3, 1, creat, 0o644}, Allow}, {"openat2", args{3, 1, 2, 24}, missing},
+			} {
+				nr := number(t, a, r.call)
+				if nr == absent {
+					continue
+				}
+				if got := prog.Simulate(a.Audit(), nr, r.args); got != r.want {
+					t.Errorf("%s %v: %s(%#x) = %v, want %v", p, a, r.call, r.args, got, r.want)
+				}
+				if got := plain.Simulate(a.Audit(), nr, r.args); got != Allow {
+					t.Errorf("%s %v without: %s(%#x) = %v", p, a, r.call, r.args, got)
+				}
 			}
 		}
 	}
