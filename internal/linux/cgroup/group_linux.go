@@ -271,8 +271,28 @@ func (r *Root) writeMemory(dir string, old, val int64) error {
 			return err
 		}
 	}
-	return nil
+	if !r.sockets || old == 0 && val == 0 {
+		return nil
+	}
+	// v1 charges no buffer of an internet socket to memory. All sandboxes and the host
+	// share one bound for those (net.ipv4.tcp_mem), so each group gets one of its own.
+	if val > 0 {
+		text = strconv.FormatInt((val/socketShare+page-1)&^(page-1), 10)
+	}
+	if err := t.put(dir, socketLimit, text); err != nil {
+		return err
+	}
+	return t.readBack(dir, socketLimit, func(s string) bool {
+		n, err := strconv.ParseInt(s, 10, 64)
+		return s == text || val == 0 && err == nil && n >= 1<<62
+	}, text)
 }
+
+// On v1 the buffers of internet sockets have a limit of their own, on top of memory.
+const (
+	socketLimit = "memory.kmem.tcp.limit_in_bytes" // all protocols, whatever its name says
+	socketShare = 4                                // of the memory limit: a quarter
+)
 
 func (t *tree) putAll(dir string, files []string, val string) error {
 	for _, f := range files {

@@ -81,6 +81,7 @@ type Root struct {
 	freezer                   *tree
 	io                        bool // v2 with the io controller
 	swap                      bool // v1 memsw or v2 memory.swap.max is there
+	sockets                   bool // v1 with a limit for socket buffers
 	maxIdle                   int
 
 	mu     sync.Mutex
@@ -138,6 +139,7 @@ func open(l *layout, c Config) (_ *Root, err error) {
 	}
 	r.io = r.uni != nil && r.uni.has("", "io.stat")
 	r.swap = r.mem.has("", "memory.memsw.limit_in_bytes") || r.mem.has("", "memory.swap.max")
+	r.sockets = !r.mem.v2 && r.mem.has("", socketLimit)
 	return r, nil
 }
 
