@@ -18,6 +18,7 @@ import (
 type image struct {
 	entries []entry
 	dirs    map[string]bool
+	files   map[string]bool
 }
 
 type entry struct {
@@ -33,7 +34,7 @@ const (
 	typeLink = 0o120000
 )
 
-func newImage() *image { return &image{dirs: map[string]bool{}} }
+func newImage() *image { return &image{dirs: map[string]bool{}, files: map[string]bool{}} }
 
 func (m *image) mkdir(name string) {
 	if name == "." || name == "/" || m.dirs[name] {
@@ -59,6 +60,10 @@ func (m *image) rootBytes(name string, data []byte, perm uint32) {
 }
 
 func (m *image) addFile(name, from string, perm uint32) error {
+	if m.files[name] {
+		return nil
+	}
+	m.files[name] = true
 	return m.rootFile("image/"+name, from, perm)
 }
 
@@ -94,6 +99,39 @@ func (m *image) addTree(name, from string) error {
 		return nil
 	}
 	return err
+}
+
+// addProgram adds a program of the host and the libraries that it is linked with,
+// if it is there: a test that needs it says so.
+func (m *image) addProgram(name string) error {
+	from, err := exec.LookPath(name)
+	if err != nil {
+		return nil
+	}
+	if from, err = filepath.EvalSymlinks(from); err != nil {
+		return err
+	}
+	if err := m.addFile("usr/bin/"+name, from, 0o755); err != nil {
+		return err
+	}
+	out, err := exec.Command("ldd", from).Output()
+	if err != nil {
+		return fmt.Errorf("ldd %s: %w", from, err)
+	}
+	for _, f := range strings.Fields(string(out)) {
+		if !strings.HasPrefix(f, "/") {
+			continue
+		}
+		lib, err := filepath.EvalSymlinks(f)
+		if err != nil {
+			return err
+		}
+		to := "usr/" + strings.TrimPrefix(strings.TrimPrefix(f, "/usr/"), "/")
+		if err := m.addFile(to, lib, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // base adds what a small distribution has: a merged /usr with busybox, accounts

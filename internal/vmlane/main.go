@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -38,6 +39,9 @@ type config struct {
 	keep      string
 	args      string
 	cmdline   string
+	log       string
+	long      string
+	skip      string
 }
 
 func main() {
@@ -47,11 +51,14 @@ func main() {
 	flag.DurationVar(&c.timeout, "timeout", 15*time.Minute, "wall clock of the whole run")
 	flag.DurationVar(&c.testTime, "test-timeout", 8*time.Minute, "wall clock of one test binary")
 	flag.StringVar(&c.run, "run", "", "only tests that match (-test.run)")
+	flag.StringVar(&c.skip, "skip", "", "no tests that match (-test.skip)")
 	flag.BoolVar(&c.short, "short", true, "pass -test.short")
+	flag.StringVar(&c.long, "long", "", "never pass -test.short to packages that match this regular expression")
 	flag.BoolVar(&c.verbose, "v", false, "show the kernel's messages and every test")
 	flag.StringVar(&c.users, "users", "root,user", "as whom to run: root, user or both")
 	flag.StringVar(&c.env, "env", "", "space-separated K=V for the tests")
 	flag.StringVar(&c.args, "args", "", "more arguments for the test binaries, space-separated")
+	flag.StringVar(&c.log, "log", "", "write all that the guest says to this file")
 	flag.StringVar(&c.keep, "keep", "", "leave kernel command line and initramfs in this directory")
 	flag.StringVar(&c.cmdline, "append", "lsm=landlock,lockdown,yama,bpf psi=1", "more kernel parameters")
 	flag.Parse()
@@ -66,6 +73,10 @@ func run(ctx context.Context, c config, pkgs []string) error {
 	defer cancel()
 	if len(pkgs) == 0 {
 		return fmt.Errorf("no packages named")
+	}
+	long, err := regexp.Compile(c.long)
+	if err != nil {
+		return fmt.Errorf("-long: %w", err)
 	}
 	root, err := output(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}")
 	if err != nil {
@@ -83,6 +94,9 @@ func run(ctx context.Context, c config, pkgs []string) error {
 	img := newImage()
 	p := plan.Plan{Verbose: c.verbose}
 	if err := img.base(); err != nil {
+		return err
+	}
+	if err := img.addProgram("mkfs.ext4"); err != nil {
 		return err
 	}
 	for _, m := range []string{"loop", "overlay", "dummy"} {
@@ -105,6 +119,15 @@ func run(ctx context.Context, c config, pkgs []string) error {
 	if err := img.rootFile("init", init, 0o755); err != nil {
 		return err
 	}
+	// The program that the conformance suite runs inside: there is no Go in the guest.
+	probe := filepath.Join(tmp, "probe")
+	if err := goBuild(ctx, root, "build", "-trimpath", "-ldflags=-s -w", "-o", probe, "./conformance/probe"); err != nil {
+		return err
+	}
+	if err := img.addFile("srv/probe", probe, 0o755); err != nil {
+		return err
+	}
+	env := append([]string{"BELLJAR_PROBE=/srv/probe"}, strings.Fields(c.env)...)
 	list, err := output(ctx, root, "go", append([]string{"list", "-f", "{{.ImportPath}}\t{{.Dir}}\t{{len .TestGoFiles}}\t{{len .XTestGoFiles}}"}, pkgs...)...)
 	if err != nil {
 		return err
@@ -127,22 +150,25 @@ func run(ctx context.Context, c config, pkgs []string) error {
 		if err := img.addFile(dir+"/"+name+".test", bin, 0o755); err != nil {
 			return err
 		}
-		if err := img.addTree(dir+"/testdata", filepath.Join(f[1], "testdata")); err != nil {
+		if err := img.addTree(dir, f[1]); err != nil {
 			return err
 		}
 		args := []string{"-test.v", "-test.timeout=" + c.testTime.String()}
-		if c.short {
+		if c.short && (c.long == "" || !long.MatchString(f[0])) {
 			args = append(args, "-test.short")
 		}
 		if c.run != "" {
 			args = append(args, "-test.run="+c.run)
+		}
+		if c.skip != "" {
+			args = append(args, "-test.skip="+c.skip)
 		}
 		args = append(args, strings.Fields(c.args)...)
 		for _, u := range strings.Split(c.users, ",") {
 			if u != "root" && u != "user" {
 				return fmt.Errorf("-users: %q is neither root nor user", u)
 			}
-			p.Tests = append(p.Tests, plan.Test{Name: name + " as " + u, Dir: "/" + dir, Args: append([]string{"./" + name + ".test"}, args...), Root: u == "root", Env: strings.Fields(c.env)})
+			p.Tests = append(p.Tests, plan.Test{Name: name + " as " + u, Dir: "/" + dir, Args: append([]string{"./" + name + ".test"}, args...), Root: u == "root", Env: env})
 		}
 	}
 	if len(p.Tests) == 0 {
@@ -176,11 +202,20 @@ func boot(ctx context.Context, c config, vmlinux, initrd string, p plan.Plan) er
 	if err != nil {
 		return err
 	}
+	log := io.Discard
+	if c.log != "" {
+		f, err := os.Create(c.log)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		log = f
+	}
 	start := time.Now()
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	codes, readErr := follow(out, os.Stdout, c.verbose)
+	codes, readErr := follow(io.TeeReader(out, log), os.Stdout, c.verbose)
 	err = cmd.Wait()
 	if ctx.Err() != nil {
 		return fmt.Errorf("the guest was still running after %s", c.timeout)

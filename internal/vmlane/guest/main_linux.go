@@ -7,9 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -72,6 +75,8 @@ func setUp(p plan.Plan) error {
 		{"tmpfs", "/dev/shm", "mode=1777", unix.MS_NOSUID | unix.MS_NODEV},
 		{"mqueue", "/dev/mqueue", "", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 		{"tmpfs", "/tmp", "mode=1777", unix.MS_NOSUID | unix.MS_NODEV},
+		// Where set-user-id programs work, and whose mounts can be id-mapped.
+		{"tmpfs", "/var/tmp", "mode=1777", 0},
 		{"tmpfs", "/run", "mode=755", unix.MS_NOSUID | unix.MS_NODEV},
 		{"cgroup2", "/sys/fs/cgroup", "nsdelegate", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 		{"securityfs", "/sys/kernel/security", "", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
@@ -91,10 +96,6 @@ func setUp(p plan.Plan) error {
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("share /: %w", err)
-	}
-	// Where set-user-id programs work, which /tmp has switched off.
-	if err := os.Chmod("/var/tmp", 0o777|os.ModeSticky); err != nil {
-		return err
 	}
 	// 3. Modules, network, accounts.
 	for _, m := range p.Modules {
@@ -132,7 +133,6 @@ func setUp(p plan.Plan) error {
 		group("user.slice/user-1000.slice", true, 0),
 		group("user.slice/user-1000.slice/user@1000.service", true, user),
 		group("user.slice/user-1000.slice/user@1000.service/app.slice", true, user),
-		group("user.slice/user-1000.slice/user@1000.service/app.slice/vmlane.service", true, user),
 	)
 }
 
@@ -187,9 +187,14 @@ func up(name string, ip [4]byte) error {
 
 // test runs one binary in its own cgroup and says how it ended.
 func test(t plan.Test) string {
-	name, owner, home := "system.slice/vmlane.service", 0, "/root"
+	service, home := "system.slice/vmlane.service", "/root"
+	name, owner := service, 0
 	if !t.Root {
-		name, owner, home = "user.slice/user-1000.slice/user@1000.service/app.slice/vmlane.service/belljar-self", user, "/home/lab"
+		service, home = "user.slice/user-1000.slice/user@1000.service/app.slice/vmlane.service", "/home/lab"
+		name, owner = service+"/belljar-self", user
+		if err := group(service, true, owner); err != nil {
+			return err.Error()
+		}
 	}
 	if err := group(name, false, owner); err != nil {
 		return err.Error()
@@ -210,17 +215,75 @@ func test(t plan.Test) string {
 	}
 	start := time.Now()
 	err = cmd.Run()
-	reap()
+	fmt.Printf("took %.1f s\n", time.Since(start).Seconds())
+	left, sweepErr := sweep(service)
 	var ee *exec.ExitError
 	switch {
-	case err == nil:
-		fmt.Printf("took %.1f s\n", time.Since(start).Seconds())
-		return "0"
 	case errors.As(err, &ee):
 		return strconv.Itoa(ee.ExitCode()) + " (" + ee.Error() + ")"
-	default:
+	case err != nil:
 		return err.Error()
+	case left != "":
+		return "left behind: " + left
+	case sweepErr != nil:
+		return sweepErr.Error()
 	}
+	return "0"
+}
+
+// sweep ends and removes what a test left in its service, so that the next one
+// starts as from a service manager, and lists it. Keepers end by themselves when
+// their supervisor is gone, so they have a moment for it.
+func sweep(service string) (left string, err error) {
+	dir := cgroups + service
+	for range 100 {
+		reap()
+		if left = members(dir); left == "" {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err := os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0); err != nil {
+		return left, err
+	}
+	for range 100 {
+		reap()
+		if err = removeGroups(dir); err == nil || errors.Is(err, os.ErrNotExist) {
+			return left, nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return left, err
+}
+
+// members lists the processes in a group's tree and the groups of sandboxes.
+func members(dir string) string {
+	var out []string
+	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil // gone meanwhile
+		}
+		if n := d.Name(); strings.HasPrefix(n, "belljar-") && n != "belljar-self" {
+			out = append(out, p)
+		}
+		b, _ := os.ReadFile(p + "/cgroup.procs")
+		for _, pid := range strings.Fields(string(b)) {
+			comm, _ := os.ReadFile("/proc/" + pid + "/comm")
+			out = append(out, pid+" "+strings.TrimSpace(string(comm))+" in "+p)
+		}
+		return nil
+	})
+	return strings.Join(out, ", ")
+}
+
+func removeGroups(dir string) error {
+	list, err := os.ReadDir(dir)
+	for _, e := range list {
+		if e.IsDir() {
+			err = errors.Join(err, removeGroups(dir+"/"+e.Name()))
+		}
+	}
+	return errors.Join(err, unix.Rmdir(dir))
 }
 
 // reap collects what the test left to the first process.
