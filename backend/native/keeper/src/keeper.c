@@ -1075,7 +1075,9 @@ static void main_exited(struct exec *e, i32 status, struct rusage *ru)
 	e->maxrss = (u64)ru->rest[0];
 	e->deadline = 0;
 	e->state = X_REAPING;
-	if (!g || g->eventsfd < 0 || (g->spawner ? alone(g) : !populated(g))) {
+	/* After a SIGKILL the spawner may be about to end as well (memory.oom.group):
+	 * the next request must not go to it. */
+	if (!g || g->eventsfd < 0 || (g->spawner ? (status & 0x7f) != SIGKILL && alone(g) : !populated(g))) {
 		done(e);
 		return;
 	}
