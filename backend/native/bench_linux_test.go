@@ -25,7 +25,7 @@ func staticTrue(t testing.TB) string {
 		t.Skipf("gcc: %v %s", err, out)
 	}
 	os.Chmod(dir, 0o755)
-	for d := dir; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
+	for d := dir; d != filepath.Clean(os.TempDir()) && d != "/"; d = filepath.Dir(d) {
 		os.Chmod(d, 0o755)
 	}
 	return p

@@ -36,6 +36,14 @@ func (in *instance) diskMount() (int, error) {
 	}
 	img := os.NewFile(uintptr(ffd), filepath.Join(dir, "disk"))
 	defer img.Close()
+	// There it would be memory after all: cgroup v2 charges it to the sandbox for good.
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(ffd, &st); err != nil {
+		return -1, fmt.Errorf("disk image in %s: %w", dir, err)
+	}
+	if st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC {
+		return -1, diskUnsupported("the state directory "+dir+" is in memory", "a state directory on a disk, or limits.diskBacking: memory")
+	}
 	// The file system's own tables come on top of what the caller may fill.
 	inodes := l.Inodes + 32
 	size := int64(l.Disk) + inodes*256 + int64(l.Disk)/128 + 1<<20

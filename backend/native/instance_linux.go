@@ -1054,7 +1054,7 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 			own.CPU = p.Limits.CPU
 		}
 		if p.Limits.Pids != in.plan.Spec.Limits.Pids {
-			own.Pids = p.Limits.Pids
+			own.Pids = p.Limits.Pids + in.ownPids()
 		}
 		s, ix, err := in.setFor(own)
 		var u *cgroup.UnsupportedError

@@ -125,6 +125,9 @@ func (t *task) collect() {
 		}
 		if u, err := t.set.Usage(); err == nil {
 			e.Usage = usageOf(u)
+			if n := e.Usage.PeakPids; n != nil {
+				*n -= t.in.ownPids()
+			}
 		}
 		if killed, err := t.set.OOMKilled(); err == nil {
 			e.OOM = killed || t.oom.Load()
@@ -160,6 +163,15 @@ func (t *task) collect() {
 			e.Unkillable = max(e.Unkillable, 1)
 		}
 	}
+}
+
+// ownPids is how many processes of ours are in an execution's group, which are not
+// the caller's: the spawner, or the first process of a pid namespace of its own.
+func (in *instance) ownPids() int64 {
+	if in.fresh || in.ownPid || in.group.Kind() == cgroup.V2 {
+		return 1
+	}
+	return 0
 }
 
 // execError explains why a program was never executed.
