@@ -160,7 +160,7 @@ var resultCases = []testCase{
 		s.healthy(sb)
 	}},
 	{name: "CPU budget", needs: []Feature{CPUTime}, f: func(s *suite) {
-		sb := s.sandbox(limits(belljar.Limits{CPUTime: 100 * time.Millisecond}))
+		sb := s.sandbox(limits(belljar.Limits{CPUTime: 400 * time.Millisecond})) // an emulated machine needs 100 ms to start the probe
 		res := s.run(s.probe(sb, "spin"))
 		s.ended(res, ending{belljar.Failed, belljar.CauseCPU, -1, "", belljar.ErrCPU})
 		s.healthy(sb)
