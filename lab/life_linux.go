@@ -111,9 +111,9 @@ func (h belongings) left() string {
 
 func lifeEntries() []Entry {
 	return []Entry{
-		{ID: "E1-sigkill", Guarantee: "E1", Title: "SIGKILL of a supervisor with busy sandboxes", Knob: "a supervisor that is not killed", Run: func(ctx context.Context, e *Env) error {
+		{ID: "E1-sigkill", Guarantee: "E1", Title: "SIGKILL of a supervisor with 50 sandboxes at work", Knob: "a supervisor that is not killed", Run: func(ctx context.Context, e *Env) error {
 			before := mountsNow()
-			cmd, mark, err := e.supervisor(ctx, 5, belljar.Config{})
+			cmd, mark, err := e.supervisor(ctx, 50, belljar.Config{})
 			if err != nil {
 				return err
 			}
@@ -124,14 +124,14 @@ func lifeEntries() []Entry {
 				}
 			}
 			h := holdings(all, before)
-			e.Control(len(alive(find(mark))) >= 5, "%d processes and %d cgroups before", len(h.processes), len(h.cgroups))
+			e.Control(len(alive(find(mark))) >= 50, "%d processes and %d cgroups before", len(h.processes), len(h.cgroups))
 			if !e.Weak() {
 				if err := cmd.Process.Kill(); err != nil {
 					return err
 				}
 				_ = cmd.Wait() // killed
 			}
-			d, ok := until(ctx, 2*time.Second, func() bool { return len(alive(h.processes)) == 0 })
+			d, ok := until(ctx, 5*time.Second, func() bool { return len(alive(h.processes)) == 0 })
 			e.Check(ok, "after %v: %s", d, h.left())
 			e.Note("processes gone after %v", d)
 			// Control groups may need the next supervisor's sweep.
