@@ -5,7 +5,9 @@ TOOL = $(GO) tool -modfile=tools.mod
 PKGS ?= ./...
 # Both are about the whole machine: tests of other packages at the same time spoil them.
 TESTFLAGS ?= -count=1
-VMPKGS ?= ./internal/linux/... ./backend/native
+VMPKGS ?= ./internal/linux/... ./backend/native/... ./lab
+# Executions with namespaces of their own take as long again; VMFLAGS= for all.
+VMFLAGS ?= -skip TestConformance/fresh -timeout 14m -log .cache/vm.log
 
 .PHONY: all build test test-short test-user test-vm lint generate-check keeper-check cross lab lab-user bench-smoke tools fmt clean
 
@@ -28,7 +30,7 @@ test-user: tools
 
 # A plain cgroup v2 machine with another kernel, in software: slow.
 test-vm: tools
-	$(GO) run ./internal/vmlane -- $(VMPKGS)
+	$(GO) run ./internal/vmlane $(VMFLAGS) -- $(VMPKGS)
 
 lint:
 	$(GO) vet ./...
