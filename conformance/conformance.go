@@ -30,6 +30,8 @@ const (
 	Persist  Feature = "persist"  // sandboxes that outlive their supervisor
 	FIFO     Feature = "fifo"     // programs can make FIFOs
 	AbsLinks Feature = "absLinks" // absolute links are resolved at the sandbox's root
+	CPURate  Feature = "cpuRate"  // limits.cpu throttles
+	Network  Feature = "network"  // programs have a loopback of their own
 	Watch    Feature = "watch"    // changes made by programs are seen
 )
 

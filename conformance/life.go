@@ -107,6 +107,18 @@ var lifeCases = []testCase{
 			s.Errorf("list %v", got)
 		}
 	}},
+	{name: "sandboxes do not share networks", needs: []Feature{Network}, f: func(s *suite) {
+		const port = "47113"
+		a, b := s.sandbox(), s.sandbox()
+		s.started(a, "listen", port)
+		if res := s.run(s.probe(a, "dial", port)); res.ExitCode != 0 {
+			s.Errorf("its own service cannot be reached: %s", res.Stderr)
+		}
+		if res := s.run(s.probe(b, "dial", port)); res.ExitCode == 0 {
+			s.Error("the other sandbox reaches it")
+		}
+		s.started(b, "listen", port) // the same port is free there
+	}},
 	{name: "context ends create", f: func(s *suite) {
 		ctx, cancel := context.WithCancel(s.ctx)
 		cancel()

@@ -165,6 +165,17 @@ var resultCases = []testCase{
 		s.ended(res, ending{belljar.Failed, belljar.CauseCPU, -1, "", belljar.ErrCPU})
 		s.healthy(sb)
 	}},
+	{name: "CPU rate", needs: []Feature{CPURate}, f: func(s *suite) {
+		sb := s.sandbox(limits(belljar.Limits{CPU: 0.5}))
+		c := s.probe(sb, "spin")
+		c.Timeout = time.Second
+		res := s.run(c)
+		s.ended(res, ending{belljar.TimedOut, belljar.CauseTimeout, -1, "", belljar.ErrTimeout}) // throttled, not killed
+		if u := res.Usage.CPUTimeMs; u == nil || *u <= 0 || *u > 0.8*res.DurationMs {
+			s.Errorf("used %v ms in %.0f", u, res.DurationMs)
+		}
+		s.healthy(sb)
+	}},
 	{name: "memory", needs: []Feature{Memory}, f: func(s *suite) {
 		sb := s.sandbox(limits(belljar.Limits{Memory: 64 * belljar.MiB}))
 		res := s.run(s.probe(sb, "alloc", strconv.Itoa(512<<20)))

@@ -97,6 +97,8 @@ func TestConformance(t *testing.T) {
 			Probe:   []string{"probe"},
 			Lacks: map[conformance.Feature]string{
 				conformance.Shell:    "programs are Go functions",
+				conformance.CPURate:  "its programs are not throttled",
+				conformance.Network:  "its programs have none",
 				conformance.AbsLinks: "os.Root refuses absolute links",
 			},
 			Left: b.Instances,

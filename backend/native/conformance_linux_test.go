@@ -79,7 +79,7 @@ func factory(fresh bool) conformance.Factory {
 		}
 		for _, l := range pr.Layers {
 			if l.Layer == belljar.LayerCgroup && l.Status != belljar.LayerApplied {
-				for _, f := range []conformance.Feature{conformance.CPUTime, conformance.Memory, conformance.Pids, conformance.Pause} {
+				for _, f := range []conformance.Feature{conformance.CPUTime, conformance.CPURate, conformance.Memory, conformance.Pids, conformance.Pause} {
 					s.Lacks[f] = "no cgroup: " + l.Reason
 				}
 			}

@@ -39,6 +39,8 @@ type Sys struct {
 	Remove  func(name string) error
 	Mkdir   func(name string) error
 	Size    func() (rows, cols uint16, err error) // of the terminal
+	Listen  func(port int) error                  // on the loopback; returns once it can be reached
+	Dial    func(port int) error
 }
 
 // Main runs a command and returns the exit status: 64 for a wrong use, 70 when
@@ -81,7 +83,16 @@ func (s *Sys) done(err error) int {
 }
 
 var commands = map[string]func(*Sys) int{
-	"exit":   func(s *Sys) int { return int(s.num(1)) },
+	"exit": func(s *Sys) int { return int(s.num(1)) },
+	"listen": func(s *Sys) int {
+		if err := s.Listen(int(s.num(1))); err != nil {
+			return s.done(err)
+		}
+		s.say("ready\n")
+		s.Sleep(time.Hour)
+		return 0
+	},
+	"dial":   func(s *Sys) int { return s.done(s.Dial(int(s.num(1)))) },
 	"signal": func(s *Sys) int { s.Die(syscall.Signal(s.num(1))); return 70 },
 	"args": func(s *Sys) int {
 		return s.done(json.NewEncoder(s.Stdout).Encode(s.Args[1:]))

@@ -30,13 +30,6 @@ var evidence = map[string][]string{
 	"pause":                 {"life/pause"},
 }
 
-// excused capabilities lack a case in the suite, each with what is missing. An
-// entry leaves the list with the commit that adds the case.
-var excused = map[string]string{
-	"networkIsolation": "the suite has no case on networks, since its probe has no network act",
-	"cpuQuota":         "the suite has no case on rates, since it measures no time; C8-quota of the laboratory does",
-}
-
 // TestClaims: doctor calls a capability supported when entries of the laboratory
 // named it and held. What no entry names is never claimed, and what one names
 // has a case in the conformance suite as well.
@@ -61,12 +54,6 @@ func TestClaims(t *testing.T) {
 	}
 	cases := conformanceCases(t)
 	for c := range attacked {
-		if why := excused[c]; why != "" {
-			if covered(cases, evidence[c]) {
-				t.Errorf("%s has its cases: take it from the list of excuses", c)
-			}
-			continue
-		}
 		if !covered(cases, evidence[c]) {
 			t.Errorf("%s can be claimed, and the conformance suite lacks one of %q", c, evidence[c])
 		}
