@@ -260,7 +260,7 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { conn.Close() })
+	undo = append(undo, func() { end(conn); in.closeFDs() })
 	m, closers, err := in.sandboxMsg(tpl, mounts, peer)
 	// At once: while this side holds the keeper's end too, nobody would see it die.
 	handOver := sync.OnceFunc(func() {
@@ -308,7 +308,6 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 		}
 		return nil, err
 	}
-	undo = append(undo, func() { in.closeFDs() })
 	if err := in.confine(ch); err != nil {
 		return nil, err
 	}
@@ -552,8 +551,29 @@ func listenAt(dir string) (int, error) {
 	return fd, nil
 }
 
+// end hangs up on a keeper that may be at work still and waits until it is gone, 2 s
+// at most: until then it may put a process into the sandbox's group.
+func end(c *keeper.Conn) {
+	defer c.Close()
+	if c.Hangup() != nil {
+		return // closed before
+	}
+	limit := time.AfterFunc(2*time.Second, func() { c.Close() })
+	defer limit.Stop()
+	buf := make([]byte, 4096)
+	for {
+		_, _, fds, err := c.Recv(buf)
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
 func (in *instance) awaitReady(ctx context.Context) (err error) {
-	stop := context.AfterFunc(ctx, func() { in.conn.Close() })
+	stop := context.AfterFunc(ctx, func() { end(in.conn) })
 	defer func() {
 		if !stop() { // the connection is closed, or about to be
 			err = context.Cause(ctx)

@@ -51,6 +51,16 @@ func NewConn(fd int) (*Conn, error) {
 // Close ends the connection; a blocked Recv returns.
 func (c *Conn) Close() error { return c.f.Close() }
 
+// Hangup tells the other side that nothing comes any more; its end is then the end
+// of what Recv receives.
+func (c *Conn) Hangup() error {
+	var err error
+	if cerr := c.rc.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) }); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
 // Send sends one message with its descriptors, which stay open here.
 func (c *Conn) Send(m *Msg) error {
 	b := m.Bytes()
