@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
@@ -387,6 +388,16 @@ func (in *instance) mountOps() (ops []keeper.Op, dirs []bool, _ error) {
 	return ops, dirs, nil
 }
 
+// nsOwner picks the host id that makes the sandbox's user namespace, which the kernel
+// charges with what it counts per user. It is in the sandbox's range, not that of a
+// program nor of PID 1, and hardly ever another sandbox's.
+func (in *instance) nsOwner() uint32 { return in.base + 2048 + rand.Uint32N(61440) }
+
+// writesHost reports whether files can be made that belong to somebody of the host.
+func (in *instance) writesHost() bool {
+	return !in.on[belljar.LayerRootfs] || slices.ContainsFunc(in.plan.Spec.Mounts, func(m belljar.Mount) bool { return m.ReadOnly != nil && !*m.ReadOnly })
+}
+
 // checkSource refuses sources that hand over the host or this runtime.
 func (in *instance) checkSource(src string) *belljar.Error {
 	if dir := in.plan.StateDir; dir != "" {
@@ -520,7 +531,7 @@ func (in *instance) sandboxMsg(tpl *template, mounts []keeper.Op, peer int) (*ke
 		in.rwdirs = append(in.rwdirs, "/"+d.A)
 	}
 	m.U32(flags, tpl.id, ns, uint32(len(mounts))).U64(expire)
-	m.U32(uid, gid, initid, uint32(os.Geteuid()), uint32(len(masks)), uint32(len(dirs)), uint32(2*len(uidmap)+2), 0)
+	m.U32(uid, gid, initid, uint32(os.Geteuid()), uint32(len(masks)), uint32(len(dirs)), uint32(2*len(uidmap)+2), in.nsOwner())
 	m.Str(uidmap, uidmap)
 	m.Str("belljar", fmt.Sprintf("size=%d,nr_inodes=%d,mode=0755", p.Spec.Limits.Disk, p.Spec.Limits.Inodes+8), rw)
 	m.Ops(mounts...).Ops(dirs...).Ops(masks...)
@@ -629,7 +640,7 @@ func (in *instance) confine(ch *choice) error {
 	m := keeper.NewMsg(keeper.MConfine, 0)
 	var filter []byte
 	if in.on[belljar.LayerSeccomp] {
-		f, err := in.b.filter(seccomp.Profile(in.plan.Spec.Isolation.Seccomp))
+		f, err := in.b.filter(filterKey{seccomp.Profile(in.plan.Spec.Isolation.Seccomp), in.writesHost()})
 		if err != nil {
 			return err
 		}

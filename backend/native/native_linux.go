@@ -45,7 +45,7 @@ type Backend struct {
 	creating  sync.WaitGroup // what will be in live; added to under mu
 
 	filterMu sync.Mutex // guards filters
-	filters  map[seccomp.Profile]*seccomp.Program
+	filters  map[filterKey]*seccomp.Program
 }
 
 type template struct {
@@ -67,7 +67,7 @@ func New(c Config) *Backend {
 	}
 	return &Backend{
 		cfg: c, root: os.Geteuid() == 0 && hasSysAdmin(), templates: map[string]*template{}, tenants: map[string]uint32{}, idmaps: map[idmapKey]int{},
-		live: map[*instance]struct{}{}, filters: map[seccomp.Profile]*seccomp.Program{},
+		live: map[*instance]struct{}{}, filters: map[filterKey]*seccomp.Program{},
 	}
 }
 
@@ -416,21 +416,31 @@ func (b *Backend) idBase(tenant string) uint32 {
 	}
 }
 
-func (b *Backend) filter(p seccomp.Profile) (*seccomp.Program, error) {
+// filterKey names a filter. Where the host's files can be written, they get no set-id bits.
+type filterKey struct {
+	profile seccomp.Profile
+	noSetID bool
+}
+
+func (b *Backend) filter(k filterKey) (*seccomp.Program, error) {
 	b.filterMu.Lock()
 	defer b.filterMu.Unlock()
-	if f := b.filters[p]; f != nil {
+	if f := b.filters[k]; f != nil {
 		return f, nil
 	}
 	arch, err := seccomp.Native()
 	if err != nil {
 		return nil, err
 	}
-	f, err := seccomp.Compile(p, arch)
+	compile := seccomp.Compile
+	if k.noSetID {
+		compile = seccomp.CompileNoSetID
+	}
+	f, err := compile(k.profile, arch)
 	if err != nil {
 		return nil, err
 	}
-	b.filters[p] = f
+	b.filters[k] = f
 	return f, nil
 }
 

@@ -209,7 +209,7 @@ int main(void) {
 	e.m.id = 1; e.m.timeout = 2; e.m.flags = 3; e.m.set = 4; e.m.uid = 5; e.m.gid = 6; e.m.nlimits = 1; e.m.npaths = 7; e.m.nargs = 8; e.m.nenv = 9; e.m.bloblen = 10; e.m.umask = 11;
 	memcpy(e.m.name, "exec", 4); e.r.which = 12; e.r.cur = 13; e.r.max = 14; out("exec", &e, sizeof e);
 	static struct sandbox_msg s; HDR(s, M_SANDBOX);
-	s.flags = 1; s.template = 2; s.nsflags = 3; s.nmounts = 4; s.expire = 5; s.uid = 6; s.gid = 7; s.initid = 8; s.owner = 9; s.nmasks = 10; s.nrwdirs = 11; s.maplen = 12; s.strlen = 13;
+	s.flags = 1; s.template = 2; s.nsflags = 3; s.nmounts = 4; s.expire = 5; s.uid = 6; s.gid = 7; s.initid = 8; s.owner = 9; s.nmasks = 10; s.nrwdirs = 11; s.maplen = 12; s.nsowner = 13;
 	out("sandbox", &s, sizeof s);
 	static struct confine_msg c; HDR(c, M_CONFINE); c.lock = 1; c.filterlen = 2; c.core = 3; out("confine", &c, sizeof c);
 	static struct set_msg g; HDR(g, M_SET); g.index = 1; g.flags = 2; g.nprocs = 3; out("set", &g, sizeof g);

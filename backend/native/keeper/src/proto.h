@@ -74,7 +74,7 @@ struct sandbox_msg {
 	u64 expire;                  /* CLOCK_BOOTTIME ns, 0 = never */
 	u32 uid, gid, initid, owner; /* inside ids of the user and of PID 1; uid that may connect */
 	u32 nmasks, nrwdirs;
-	u32 maplen, strlen;          /* bytes of uid/gid map text, of the strings after the ops */
+	u32 maplen, nsowner;         /* bytes of uid/gid map text; host uid that makes the user namespace */
 	/* char map[maplen]; then strings: hostname, tmpfs options, rw mount point;
 	 * then nmounts struct op + strings (OP_BIND); nrwdirs op (a: target, b: subdirectory); nmasks op (a: path) */
 };

@@ -17,7 +17,7 @@ typedef unsigned long uptr;
 enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_mmap = 9, NR_munmap = 11, NR_rt_sigaction = 13, NR_rt_sigprocmask = 14, NR_ioctl = 16,
 	NR_pread64 = 17, NR_socket = 41, NR_sendmsg = 46, NR_recvmsg = 47, NR_socketpair = 53, NR_clone = 56, NR_execve = 59, NR_wait4 = 61, NR_kill = 62,
 	NR_fchdir = 81, NR_getcwd = 79, NR_chdir = 80, NR_umask = 95, NR_getsockopt = 55, NR_setsid = 112, NR_setgroups = 116, NR_setresuid = 117,
-	NR_setresgid = 119, NR_capset = 126, NR_rt_sigtimedwait = 128, NR_rt_sigqueueinfo = 129, NR_prctl = 157, NR_pivot_root = 155, NR_mount = 165,
+	NR_setresgid = 119, NR_capget = 125, NR_capset = 126, NR_rt_sigtimedwait = 128, NR_rt_sigqueueinfo = 129, NR_prctl = 157, NR_pivot_root = 155, NR_mount = 165,
 	NR_umount2 = 166, NR_sethostname = 170, NR_getdents64 = 217, NR_exit_group = 231, NR_clock_gettime = 228, NR_epoll_ctl = 233, NR_openat = 257,
 	NR_mkdirat = 258, NR_fchownat = 260, NR_newfstatat = 262, NR_unlinkat = 263, NR_symlinkat = 266, NR_fchmodat = 268, NR_unshare = 272,
 	NR_accept4 = 288, NR_signalfd4 = 289, NR_epoll_create1 = 291, NR_dup3 = 292, NR_pipe2 = 293, NR_prlimit64 = 302, NR_setns = 308, NR_seccomp = 317,
@@ -26,7 +26,7 @@ enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_mmap = 9, NR_munmap = 11, NR_
 enum { NR_read = 63, NR_write = 64, NR_close = 57, NR_mmap = 222, NR_munmap = 215, NR_rt_sigaction = 134, NR_rt_sigprocmask = 135, NR_ioctl = 29,
 	NR_pread64 = 67, NR_socket = 198, NR_sendmsg = 211, NR_recvmsg = 212, NR_socketpair = 199, NR_clone = 220, NR_execve = 221, NR_wait4 = 260,
 	NR_kill = 129, NR_fchdir = 50, NR_getcwd = 17, NR_chdir = 49, NR_umask = 166, NR_getsockopt = 209, NR_setsid = 157, NR_setgroups = 159,
-	NR_setresuid = 147, NR_setresgid = 149, NR_capset = 91, NR_rt_sigtimedwait = 137, NR_rt_sigqueueinfo = 138, NR_prctl = 167, NR_pivot_root = 41,
+	NR_setresuid = 147, NR_setresgid = 149, NR_capget = 90, NR_capset = 91, NR_rt_sigtimedwait = 137, NR_rt_sigqueueinfo = 138, NR_prctl = 167, NR_pivot_root = 41,
 	NR_mount = 40, NR_umount2 = 39, NR_sethostname = 161, NR_getdents64 = 61, NR_exit_group = 94, NR_clock_gettime = 113, NR_epoll_ctl = 21,
 	NR_openat = 56, NR_mkdirat = 34, NR_fchownat = 54, NR_newfstatat = 79, NR_unlinkat = 35, NR_symlinkat = 36, NR_fchmodat = 53, NR_unshare = 97,
 	NR_accept4 = 242, NR_signalfd4 = 74, NR_epoll_create1 = 20, NR_dup3 = 24, NR_pipe2 = 59, NR_prlimit64 = 261, NR_setns = 268, NR_seccomp = 277,
@@ -73,7 +73,7 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 #define sys5(n, a, b, c, d, e) sys6(n, L(a), L(b), L(c), L(d), L(e), 0)
 
 /* errno values used here */
-enum { EPERM = 1, ENOENT = 2, EINTR = 4, EBADF = 9, ECHILD = 10, EAGAIN = 11, EACCES = 13, EEXIST = 17, ENOTDIR = 20, EINVAL = 22, EPIPE = 32,
+enum { EPERM = 1, ENOENT = 2, EINTR = 4, EBADF = 9, ECHILD = 10, EAGAIN = 11, EACCES = 13, EEXIST = 17, ENOTDIR = 20, EINVAL = 22, EPIPE = 32, ENOSYS = 38,
 	EPROTO = 71, ECONNRESET = 104, ESTALE = 116 };
 
 enum { AT_FDCWD = -100, AT_REMOVEDIR = 0x200, AT_EMPTY_PATH = 0x1000, AT_SYMLINK_NOFOLLOW = 0x100, AT_RECURSIVE = 0x8000, O_WRONLY = 1,
