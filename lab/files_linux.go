@@ -399,7 +399,8 @@ func fileEntries() []Entry {
 				}
 				for host := range mountsNow() {
 					p := strings.Fields(host)[2]
-					if points[p] && p != "/" && !strings.HasPrefix(p, "/proc") && !strings.HasPrefix(p, "/dev") && !strings.HasPrefix(p, "/tmp") && !strings.HasPrefix(p, "/usr") && !strings.HasPrefix(p, "/etc") {
+					if points[p] && p != "/" && !strings.HasPrefix(p, "/proc") && !strings.HasPrefix(p, "/dev") && !strings.HasPrefix(p, "/tmp") && !strings.HasPrefix(p, "/var/tmp") && !strings.HasPrefix(p, "/usr") && !strings.HasPrefix(p, "/etc") &&
+						!strings.HasPrefix(p, "/sys/fs/cgroup") { // B8-groups is about what is shown there
 						e.Broken("mount point %s of the host is listed", p)
 					}
 				}

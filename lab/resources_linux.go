@@ -177,6 +177,12 @@ func resourceEntries() []Entry {
 	for _, kind := range []string{"shm", "msg", "sem"} {
 		out = append(out, Entry{
 			ID: "C2-residue-" + kind, Guarantee: "C2", Title: "leave System V objects that eat the next execution's memory: " + kind, Knob: "limits of System V IPC",
+			Needs: func(*Env) string {
+				if os.Getuid() != 0 {
+					return "only root can bound what stays in an IPC namespace: here it stays until the sandbox ends"
+				}
+				return ""
+			},
 			Run: func(ctx context.Context, e *Env) error {
 				b, err := e.Box(ctx, func(s *belljar.Spec) { s.Limits.Memory = 64 * belljar.MiB })
 				if err != nil {

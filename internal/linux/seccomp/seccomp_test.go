@@ -246,13 +246,31 @@ func TestNoSetID(t *testing.T) {
 				args args
 				want Action
 			}{
-				{"chmod", args{1, 0o4755}, refuse}, {"chmod", args{1, 0o2755}, refuse}, {"chmod", args{1, junk | 0o4000}, refuse}, {"chmod", args{1, 0o1777}, Allow},
-				{"fchmod", args{3, 0o6755}, refuse}, {"fchmod", args{3, 0o755}, Allow}, {"creat", args{1, 0o4755}, refuse}, {"creat", args{1, 0o644}, Allow},
-				{"fchmodat", args{3, 1, 0o4755}, refuse}, {"fchmodat", args{3, 1, 0o755}, Allow}, {"fchmodat2", args{3, 1, 0o2755, 0x1000}, refuse}, {"fchmodat2", args{3, 1, 0o755}, Allow},
-				{"mknod", args{1, 0o104755}, refuse}, {"mknod", args{1, 0o10644}, Allow}, {"mknodat", args{3, 1, 0o104755}, refuse}, {"mknodat", args{3, 1, 0o10644}, Allow},
-				{"open", args{1, creat | rdwr, 0o4755}, refuse}, {"open", args{1, tmpfile | rdwr, 0o4755}, refuse}, {"open", args{1, rdwr, 0o4755}, Allow}, {"open", args{1, creat, 0o644}, Allow},
-				{"openat", args{3, 1, creat | rdwr, 0o4755}, refuse}, {"openat", args{3, 1, tmpfile | rdwr, 0o2755}, refuse},
-				{"openat", args{3, 1, rdwr, 0o7777}, Allow}, {"openat", args{3, 1, creat, 0o644}, Allow}, {"openat2", args{3, 1, 2, 24}, missing},
+				{"chmod", args{1, 0o4755}, refuse},
+				{"chmod", args{1, 0o2755}, refuse},
+				{"chmod", args{1, junk | 0o4000}, refuse},
+				{"chmod", args{1, 0o1777}, Allow},
+				{"fchmod", args{3, 0o6755}, refuse},
+				{"fchmod", args{3, 0o755}, Allow},
+				{"creat", args{1, 0o4755}, refuse},
+				{"creat", args{1, 0o644}, Allow},
+				{"fchmodat", args{3, 1, 0o4755}, refuse},
+				{"fchmodat", args{3, 1, 0o755}, Allow},
+				{"fchmodat2", args{3, 1, 0o2755, 0x1000}, refuse},
+				{"fchmodat2", args{3, 1, 0o755}, Allow},
+				{"mknod", args{1, 0o104755}, refuse},
+				{"mknod", args{1, 0o10644}, Allow},
+				{"mknodat", args{3, 1, 0o104755}, refuse},
+				{"mknodat", args{3, 1, 0o10644}, Allow},
+				{"open", args{1, creat | rdwr, 0o4755}, refuse},
+				{"open", args{1, tmpfile | rdwr, 0o4755}, refuse},
+				{"open", args{1, rdwr, 0o4755}, Allow},
+				{"open", args{1, creat, 0o644}, Allow},
+				{"openat", args{3, 1, creat | rdwr, 0o4755}, refuse},
+				{"openat", args{3, 1, tmpfile | rdwr, 0o2755}, refuse},
+				{"openat", args{3, 1, rdwr, 0o7777}, Allow},
+				{"openat", args{3, 1, creat, 0o644}, Allow},
+				{"openat2", args{3, 1, 2, 24}, missing},
 			} {
 				nr := number(t, a, r.call)
 				if nr == absent {
