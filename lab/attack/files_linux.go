@@ -234,8 +234,8 @@ func openDescriptors(r *Report, args []string) {
 			continue
 		}
 		what, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-		if strings.Contains(what, "eventpoll") || strings.Contains(what, "eventfd") {
-			continue // made by the Go runtime of this very process
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC != 0 {
+			continue // such a one does not outlive an execve: the runtime of this very process made it
 		}
 		text := fmt.Sprintf("mode %o dev %d ino %d %s", st.Mode, st.Dev, st.Ino, what)
 		if fd > 2 {
