@@ -20,7 +20,7 @@ var errPlatform = &belljar.Error{
 // New returns a backend that refuses.
 func New(Config) *Backend { return new(Backend) }
 
-func (b *Backend) Name() string { return "native" }
+func (b *Backend) Name() string                                 { return "native" }
 func (b *Backend) Probe(context.Context) (belljar.Probe, error) { return belljar.Probe{}, errPlatform }
 
 func (b *Backend) Create(context.Context, *belljar.Plan) (belljar.Instance, error) {
