@@ -252,8 +252,9 @@ func (l *layout) place(h *hierarchy, c Config, dry bool) (string, error) {
 			if dry {
 				name = fmt.Sprintf("%sprobe_%d", topPrefix, os.Getpid())
 			}
-			if err := unix.Mkdirat(fd, name, 0o755); err != nil && err != unix.EEXIST {
-				return fmt.Errorf("mkdir: %w", err)
+			made := unix.Mkdirat(fd, name, 0o755)
+			if made != nil && made != unix.EEXIST {
+				return fmt.Errorf("mkdir: %w", made)
 			}
 			if dry {
 				if err := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
@@ -261,9 +262,12 @@ func (l *layout) place(h *hierarchy, c Config, dry bool) (string, error) {
 				}
 			}
 			if l.controls(h) {
-				return l.delegate(fd, c.MoveSelf, dry)
+				err = l.delegate(fd, c.MoveSelf, dry)
 			}
-			return nil
+			if err != nil && made == nil && !dry { // the next parent may do
+				err = errors.Join(err, unix.Unlinkat(fd, name, unix.AT_REMOVEDIR))
+			}
+			return err
 		}()
 		if err == nil {
 			return p, nil
