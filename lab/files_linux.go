@@ -358,6 +358,7 @@ func fileEntries() []Entry {
 		},
 		{
 			ID: "A6-processes", Guarantee: "A6", Title: "see processes of the host in /proc", Layer: belljar.LayerPid,
+			Needs: needsCgroup, // without, the pid namespace is what ends a tree, and cannot be off
 			Run: func(ctx context.Context, e *Env) error {
 				by, err := e.bystander(ctx)
 				if err != nil {

@@ -182,7 +182,7 @@ func surfaceEntries() []Entry {
 			e.Control(len(pids) > 0, "its groups can be read")
 			return nil
 		}},
-		{ID: "B6-signal", Guarantee: "B6", Capability: "filesystem", Title: "see and signal processes of the host by number", Layer: belljar.LayerPid, Others: []belljar.Layer{belljar.LayerLandlock, belljar.LayerSeccomp}, Run: func(ctx context.Context, e *Env) error {
+		{ID: "B6-signal", Guarantee: "B6", Capability: "filesystem", Title: "see and signal processes of the host by number", Needs: needsCgroup, Layer: belljar.LayerPid, Others: []belljar.Layer{belljar.LayerLandlock, belljar.LayerSeccomp}, Run: func(ctx context.Context, e *Env) error {
 			by, err := e.bystander(ctx)
 			if err != nil {
 				return err
