@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -34,9 +35,28 @@ const maxTries = 1000
 
 const resolveInside = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS
 
+// errVanishing is what a look-up below the root ends with while the root is being
+// taken down; in a living sandbox openat2(2) gives no EXDEV for what is asked here.
+var errVanishing = fmt.Errorf("the root is going away: %w", unix.EXDEV)
+
 // as runs f with the file-system ids of the sandbox's user. Those ids belong to
 // a thread: Linux drops the overriding capabilities with them (capabilities(7)).
 func (v files) as(f func() error) error {
+	err := v.asUser(f)
+	if !errors.Is(err, errVanishing) {
+		return err
+	}
+	select {
+	case <-v.in.gone:
+		v.in.mu.Lock()
+		defer v.in.mu.Unlock()
+		return v.in.goneErr()
+	case <-time.After(2 * time.Second):
+		return err
+	}
+}
+
+func (v files) asUser(f func() error) error {
 	in := v.in
 	select {
 	case <-in.gone:
@@ -110,6 +130,9 @@ func (v files) openat2(name string, flags int, mode uint32, extra uint64) (int, 
 		})
 		if err == unix.EINTR || err == unix.EAGAIN && tries < maxTries {
 			continue // a rename on the way: the kernel asks to look again
+		}
+		if err == unix.EXDEV {
+			return -1, errVanishing
 		}
 		return fd, err
 	}
