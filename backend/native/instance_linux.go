@@ -420,7 +420,10 @@ func (in *instance) checkGroupWrite(src string) *belljar.Error {
 	if int(st.Uid) == os.Geteuid() || st.Mode&0o002 != 0 || int(st.Gid) == os.Getegid() || st.Mode&0o020 == 0 {
 		return nil
 	}
-	groups, _ := os.Getgroups()
+	groups, err := os.Getgroups()
+	if err != nil {
+		return &belljar.Error{Code: belljar.CodeInvalidSpec, Message: "cannot tell by which group " + src + " is writable: " + err.Error(), Err: err}
+	}
 	if slices.Contains(groups, int(st.Gid)) {
 		return &belljar.Error{
 			Code: belljar.CodeInvalidSpec, Message: fmt.Sprintf("%s is writable only through the supplementary group %d, which cannot be dropped", src, st.Gid),
