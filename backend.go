@@ -2,6 +2,7 @@ package belljar
 
 import (
 	"context"
+	"io"
 	"io/fs"
 	"os"
 	"syscall"
@@ -124,7 +125,7 @@ type Exit struct {
 type Files interface {
 	// OpenFile opens a regular file or directory; never blocks on a FIFO, never opens a device.
 	// New files belong to the sandbox's user.
-	OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error)
+	OpenFile(name string, flag int, perm fs.FileMode) (Handle, error)
 	Mkdir(name string, perm fs.FileMode) error
 	Remove(name string) error // a file or an empty directory
 	RemoveAll(name string) error
@@ -137,6 +138,19 @@ type Files interface {
 	Chtimes(name string, mtime time.Time) error
 	// Watch reports changes below a directory (not recursive) until ctx ends.
 	Watch(ctx context.Context, name string) (<-chan FileEvent, error)
+}
+
+// Handle is an open file or directory, with the meaning of the methods of
+// [os.File], which is one. A backend on another machine has its own.
+type Handle interface {
+	io.ReadWriteSeeker
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	Stat() (fs.FileInfo, error)
+	Truncate(size int64) error
+	Chmod(mode fs.FileMode) error
+	Readdirnames(n int) ([]string, error)
 }
 
 // FileEvent is a change seen by Watch.

@@ -25,7 +25,7 @@ const (
 // File is an open file or directory of a sandbox. Its methods are those of
 // [os.File] that stay within the sandbox.
 type File struct {
-	f  *os.File
+	f  Handle
 	sb *Sandbox
 	n  string // absolute, inside
 }

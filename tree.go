@@ -464,7 +464,7 @@ type tree struct {
 	ctx   context.Context
 	fsys  Files
 	meter meter
-	visit func(rel string, fi fs.FileInfo, f *os.File, link string) error
+	visit func(rel string, fi fs.FileInfo, f Handle, link string) error
 }
 
 // walk visits what is at p, and below. A link is followed only at the top.
@@ -541,7 +541,7 @@ func (t *tree) walk(p, rel string, depth int) error {
 func (s *Sandbox) DownloadTar(ctx context.Context, w io.Writer, dir string) error {
 	return s.file("download", dir, func(fsys Files, dir string) error {
 		tw := tar.NewWriter(w)
-		t := &tree{ctx: ctx, fsys: fsys, visit: func(rel string, fi fs.FileInfo, f *os.File, link string) error {
+		t := &tree{ctx: ctx, fsys: fsys, visit: func(rel string, fi fs.FileInfo, f Handle, link string) error {
 			h := &tar.Header{Name: rel, Mode: int64(fi.Mode().Perm()), ModTime: fi.ModTime(), Format: tar.FormatPAX}
 			switch {
 			case link != "":
@@ -605,7 +605,7 @@ func (s *Sandbox) CopyOut(ctx context.Context, src, dst string) error {
 	base, tmp := filepath.Base(dst), tempPrefix+newID("")
 	err = s.file("copy out", src, func(fsys Files, src string) error {
 		var modes []dirMode
-		t := &tree{ctx: ctx, fsys: fsys, visit: func(rel string, fi fs.FileInfo, f *os.File, link string) error {
+		t := &tree{ctx: ctx, fsys: fsys, visit: func(rel string, fi fs.FileInfo, f Handle, link string) error {
 			p := filepath.Join(tmp, filepath.FromSlash(rel))
 			switch {
 			case link != "":
@@ -644,7 +644,7 @@ func (s *Sandbox) CopyOut(ctx context.Context, src, dst string) error {
 	return err
 }
 
-func copyFileOut(ctx context.Context, parent *os.Root, p string, fi fs.FileInfo, f *os.File) error {
+func copyFileOut(ctx context.Context, parent *os.Root, p string, fi fs.FileInfo, f Handle) error {
 	out, err := parent.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

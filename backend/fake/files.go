@@ -41,9 +41,11 @@ func (f files) do(op, name string, g func(rel string) error) error {
 }
 
 // OpenFile implements [belljar.Files].
-func (f files) OpenFile(name string, flag int, perm fs.FileMode) (file *os.File, err error) {
-	err = f.do("open", name, func(rel string) error {
+func (f files) OpenFile(name string, flag int, perm fs.FileMode) (belljar.Handle, error) {
+	var file *os.File
+	err := f.do("open", name, func(rel string) error {
 		_, statErr := f.i.root.Lstat(rel)
+		var err error
 		if file, err = f.i.root.OpenFile(rel, flag|nonblock, perm.Perm()); err != nil {
 			return err
 		}
@@ -64,7 +66,10 @@ func (f files) OpenFile(name string, flag int, perm fs.FileMode) (file *os.File,
 		}
 		return nil
 	})
-	return file, err
+	if err != nil {
+		return nil, err
+	}
+	return file, nil
 }
 
 // Mkdir implements [belljar.Files].

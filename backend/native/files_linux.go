@@ -149,7 +149,7 @@ func (v files) parent(name string) (int, string, error) {
 }
 
 // OpenFile opens a regular file or a directory.
-func (v files) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
+func (v files) OpenFile(name string, flag int, perm fs.FileMode) (belljar.Handle, error) {
 	var f *os.File
 	err := v.as(func() error {
 		// O_NONBLOCK so that a FIFO cannot hold us; what it is, is checked on the descriptor.
