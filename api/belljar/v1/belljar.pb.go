@@ -91,6 +91,8 @@ type Error struct {
 	Observed    string                 `protobuf:"bytes,5,opt,name=observed,proto3" json:"observed,omitempty"`
 	Recoverable bool                   `protobuf:"varint,6,opt,name=recoverable,proto3" json:"recoverable,omitempty"`
 	Hint        string                 `protobuf:"bytes,7,opt,name=hint,proto3" json:"hint,omitempty"`
+	// errno is what the operating system said, by Linux number; 0: not from there.
+	Errno int32 `protobuf:"varint,9,opt,name=errno,proto3" json:"errno,omitempty"`
 	// retry_after tells when a refused request may be repeated.
 	RetryAfter    *durationpb.Duration `protobuf:"bytes,8,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -174,6 +176,13 @@ func (x *Error) GetHint() string {
 		return x.Hint
 	}
 	return ""
+}
+
+func (x *Error) GetErrno() int32 {
+	if x != nil {
+		return x.Errno
+	}
+	return 0
 }
 
 func (x *Error) GetRetryAfter() *durationpb.Duration {
@@ -3935,6 +3944,520 @@ func (x *FileInfo) GetLinkTarget() string {
 	return ""
 }
 
+type OpenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Op:
+	//
+	//	*OpenRequest_Open
+	//	*OpenRequest_Read
+	//	*OpenRequest_Write
+	//	*OpenRequest_Truncate
+	//	*OpenRequest_Chmod
+	//	*OpenRequest_Stat
+	//	*OpenRequest_Names
+	Op            isOpenRequest_Op `protobuf_oneof:"op"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenRequest) Reset() {
+	*x = OpenRequest{}
+	mi := &file_belljar_v1_belljar_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenRequest) ProtoMessage() {}
+
+func (x *OpenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_belljar_v1_belljar_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
+func (*OpenRequest) Descriptor() ([]byte, []int) {
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *OpenRequest) GetOp() isOpenRequest_Op {
+	if x != nil {
+		return x.Op
+	}
+	return nil
+}
+
+func (x *OpenRequest) GetOpen() *OpenFile {
+	if x != nil {
+		if x, ok := x.Op.(*OpenRequest_Open); ok {
+			return x.Open
+		}
+	}
+	return nil
+}
+
+func (x *OpenRequest) GetRead() *ReadAt {
+	if x != nil {
+		if x, ok := x.Op.(*OpenRequest_Read); ok {
+			return x.Read
+		}
+	}
+	return nil
+}
+
+func (x *OpenRequest) GetWrite() *WriteAt {
+	if x != nil {
+		if x, ok := x.Op.(*OpenRequest_Write); ok {
+			return x.Write
+		}
+	}
+	return nil
+}
+
+func (x *OpenRequest) GetTruncate() int64 {
+	if x != nil {
+		if x, ok := x.Op.(*OpenRequest_Truncate); ok {
+			return x.Truncate
+		}
+	}
+	return 0
+}
+
+func (x *OpenRequest) GetChmod() uint32 {
+	if x != nil {
+		if x, ok := x.Op.(*OpenRequest_Chmod); ok {
+			return x.Chmod
+		}
+	}
+	return 0
+}
+
+func (x *OpenRequest) GetStat() *StatFile {
+	if x != nil {
+		if x, ok := x.Op.(*OpenRequest_Stat); ok {
+			return x.Stat
+		}
+	}
+	return nil
+}
+
+func (x *OpenRequest) GetNames() int32 {
+	if x != nil {
+		if x, ok := x.Op.(*OpenRequest_Names); ok {
+			return x.Names
+		}
+	}
+	return 0
+}
+
+type isOpenRequest_Op interface {
+	isOpenRequest_Op()
+}
+
+type OpenRequest_Open struct {
+	// open comes first and once.
+	Open *OpenFile `protobuf:"bytes,1,opt,name=open,proto3,oneof"`
+}
+
+type OpenRequest_Read struct {
+	Read *ReadAt `protobuf:"bytes,2,opt,name=read,proto3,oneof"`
+}
+
+type OpenRequest_Write struct {
+	Write *WriteAt `protobuf:"bytes,3,opt,name=write,proto3,oneof"`
+}
+
+type OpenRequest_Truncate struct {
+	// truncate to this size.
+	Truncate int64 `protobuf:"varint,4,opt,name=truncate,proto3,oneof"`
+}
+
+type OpenRequest_Chmod struct {
+	Chmod uint32 `protobuf:"varint,5,opt,name=chmod,proto3,oneof"`
+}
+
+type OpenRequest_Stat struct {
+	Stat *StatFile `protobuf:"bytes,6,opt,name=stat,proto3,oneof"`
+}
+
+type OpenRequest_Names struct {
+	// names asks for so many further entries of a directory.
+	Names int32 `protobuf:"varint,7,opt,name=names,proto3,oneof"`
+}
+
+func (*OpenRequest_Open) isOpenRequest_Op() {}
+
+func (*OpenRequest_Read) isOpenRequest_Op() {}
+
+func (*OpenRequest_Write) isOpenRequest_Op() {}
+
+func (*OpenRequest_Truncate) isOpenRequest_Op() {}
+
+func (*OpenRequest_Chmod) isOpenRequest_Op() {}
+
+func (*OpenRequest_Stat) isOpenRequest_Op() {}
+
+func (*OpenRequest_Names) isOpenRequest_Op() {}
+
+type OpenFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sandbox       string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Read          bool                   `protobuf:"varint,3,opt,name=read,proto3" json:"read,omitempty"`
+	Write         bool                   `protobuf:"varint,4,opt,name=write,proto3" json:"write,omitempty"`
+	Append        bool                   `protobuf:"varint,5,opt,name=append,proto3" json:"append,omitempty"`
+	Create        bool                   `protobuf:"varint,6,opt,name=create,proto3" json:"create,omitempty"`
+	Exclusive     bool                   `protobuf:"varint,7,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	Truncate      bool                   `protobuf:"varint,8,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	NoFollow      bool                   `protobuf:"varint,9,opt,name=no_follow,json=noFollow,proto3" json:"no_follow,omitempty"`
+	Mode          uint32                 `protobuf:"varint,10,opt,name=mode,proto3" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenFile) Reset() {
+	*x = OpenFile{}
+	mi := &file_belljar_v1_belljar_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenFile) ProtoMessage() {}
+
+func (x *OpenFile) ProtoReflect() protoreflect.Message {
+	mi := &file_belljar_v1_belljar_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenFile.ProtoReflect.Descriptor instead.
+func (*OpenFile) Descriptor() ([]byte, []int) {
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *OpenFile) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *OpenFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *OpenFile) GetRead() bool {
+	if x != nil {
+		return x.Read
+	}
+	return false
+}
+
+func (x *OpenFile) GetWrite() bool {
+	if x != nil {
+		return x.Write
+	}
+	return false
+}
+
+func (x *OpenFile) GetAppend() bool {
+	if x != nil {
+		return x.Append
+	}
+	return false
+}
+
+func (x *OpenFile) GetCreate() bool {
+	if x != nil {
+		return x.Create
+	}
+	return false
+}
+
+func (x *OpenFile) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *OpenFile) GetTruncate() bool {
+	if x != nil {
+		return x.Truncate
+	}
+	return false
+}
+
+func (x *OpenFile) GetNoFollow() bool {
+	if x != nil {
+		return x.NoFollow
+	}
+	return false
+}
+
+func (x *OpenFile) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+type ReadAt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        int64                  `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        int32                  `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"` // at most 1 MiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadAt) Reset() {
+	*x = ReadAt{}
+	mi := &file_belljar_v1_belljar_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadAt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadAt) ProtoMessage() {}
+
+func (x *ReadAt) ProtoReflect() protoreflect.Message {
+	mi := &file_belljar_v1_belljar_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadAt.ProtoReflect.Descriptor instead.
+func (*ReadAt) Descriptor() ([]byte, []int) {
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *ReadAt) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReadAt) GetLength() int32 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+type WriteAt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        int64                  `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"` // ignored where the file was opened to append
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`      // at most 1 MiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteAt) Reset() {
+	*x = WriteAt{}
+	mi := &file_belljar_v1_belljar_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteAt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteAt) ProtoMessage() {}
+
+func (x *WriteAt) ProtoReflect() protoreflect.Message {
+	mi := &file_belljar_v1_belljar_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteAt.ProtoReflect.Descriptor instead.
+func (*WriteAt) Descriptor() ([]byte, []int) {
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *WriteAt) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *WriteAt) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type StatFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatFile) Reset() {
+	*x = StatFile{}
+	mi := &file_belljar_v1_belljar_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatFile) ProtoMessage() {}
+
+func (x *StatFile) ProtoReflect() protoreflect.Message {
+	mi := &file_belljar_v1_belljar_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatFile.ProtoReflect.Descriptor instead.
+func (*StatFile) Descriptor() ([]byte, []int) {
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{63}
+}
+
+// OpenResponse answers each OpenRequest, in order.
+type OpenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Info          *FileInfo              `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"` // of open and stat
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	Eof           bool                   `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"` // nothing follows
+	Names         []string               `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
+	Written       int32                  `protobuf:"varint,5,opt,name=written,proto3" json:"written,omitempty"`
+	Error         *Error                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`  // this step failed; the file stays open
+	Errno         int32                  `protobuf:"varint,7,opt,name=errno,proto3" json:"errno,omitempty"` // what the operating system said, by Linux number; 0: not from there
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenResponse) Reset() {
+	*x = OpenResponse{}
+	mi := &file_belljar_v1_belljar_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenResponse) ProtoMessage() {}
+
+func (x *OpenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_belljar_v1_belljar_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenResponse.ProtoReflect.Descriptor instead.
+func (*OpenResponse) Descriptor() ([]byte, []int) {
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *OpenResponse) GetInfo() *FileInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
+func (x *OpenResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *OpenResponse) GetEof() bool {
+	if x != nil {
+		return x.Eof
+	}
+	return false
+}
+
+func (x *OpenResponse) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *OpenResponse) GetWritten() int32 {
+	if x != nil {
+		return x.Written
+	}
+	return 0
+}
+
+func (x *OpenResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *OpenResponse) GetErrno() int32 {
+	if x != nil {
+		return x.Errno
+	}
+	return 0
+}
+
 type ReadFileRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sandbox       string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
@@ -3947,7 +4470,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[59]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3959,7 +4482,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[59]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3972,7 +4495,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{59}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReadFileRequest) GetSandbox() string {
@@ -4013,7 +4536,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[60]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4025,7 +4548,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[60]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4038,7 +4561,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{60}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ReadFileResponse) GetInfo() *FileInfo {
@@ -4071,7 +4594,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[61]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4083,7 +4606,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[61]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4096,7 +4619,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{61}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *WriteFileRequest) GetSandbox() string {
@@ -4150,7 +4673,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[62]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4162,7 +4685,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[62]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4175,7 +4698,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{62}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *WriteFileResponse) GetSize() int64 {
@@ -4198,7 +4721,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[63]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4210,7 +4733,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[63]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4223,7 +4746,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{63}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListFilesRequest) GetSandbox() string {
@@ -4271,7 +4794,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[64]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4283,7 +4806,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[64]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4296,7 +4819,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{64}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListFilesResponse) GetEntries() []*FileEntry {
@@ -4323,7 +4846,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[65]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4335,7 +4858,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[65]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4348,7 +4871,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{65}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *FileEntry) GetPath() string {
@@ -4376,7 +4899,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[66]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4388,7 +4911,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[66]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4401,7 +4924,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{66}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *StatFileRequest) GetSandbox() string {
@@ -4434,7 +4957,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[67]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4446,7 +4969,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[67]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4459,7 +4982,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{67}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *StatFileResponse) GetInfo() *FileInfo {
@@ -4481,7 +5004,7 @@ type MkdirRequest struct {
 
 func (x *MkdirRequest) Reset() {
 	*x = MkdirRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[68]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4493,7 +5016,7 @@ func (x *MkdirRequest) String() string {
 func (*MkdirRequest) ProtoMessage() {}
 
 func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[68]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4506,7 +5029,7 @@ func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MkdirRequest.ProtoReflect.Descriptor instead.
 func (*MkdirRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{68}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *MkdirRequest) GetSandbox() string {
@@ -4545,7 +5068,7 @@ type MkdirResponse struct {
 
 func (x *MkdirResponse) Reset() {
 	*x = MkdirResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[69]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4557,7 +5080,7 @@ func (x *MkdirResponse) String() string {
 func (*MkdirResponse) ProtoMessage() {}
 
 func (x *MkdirResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[69]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4570,7 +5093,7 @@ func (x *MkdirResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MkdirResponse.ProtoReflect.Descriptor instead.
 func (*MkdirResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{69}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{75}
 }
 
 type RenameRequest struct {
@@ -4584,7 +5107,7 @@ type RenameRequest struct {
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[70]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4596,7 +5119,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[70]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4609,7 +5132,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{70}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *RenameRequest) GetSandbox() string {
@@ -4641,7 +5164,7 @@ type RenameResponse struct {
 
 func (x *RenameResponse) Reset() {
 	*x = RenameResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[71]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4653,7 +5176,7 @@ func (x *RenameResponse) String() string {
 func (*RenameResponse) ProtoMessage() {}
 
 func (x *RenameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[71]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4666,7 +5189,7 @@ func (x *RenameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
 func (*RenameResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{71}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{77}
 }
 
 type RemoveRequest struct {
@@ -4680,7 +5203,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[72]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4692,7 +5215,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[72]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4705,7 +5228,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{72}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RemoveRequest) GetSandbox() string {
@@ -4737,7 +5260,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[73]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4749,7 +5272,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[73]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4762,7 +5285,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{73}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{79}
 }
 
 type ChmodRequest struct {
@@ -4776,7 +5299,7 @@ type ChmodRequest struct {
 
 func (x *ChmodRequest) Reset() {
 	*x = ChmodRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[74]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4788,7 +5311,7 @@ func (x *ChmodRequest) String() string {
 func (*ChmodRequest) ProtoMessage() {}
 
 func (x *ChmodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[74]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4801,7 +5324,7 @@ func (x *ChmodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChmodRequest.ProtoReflect.Descriptor instead.
 func (*ChmodRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{74}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ChmodRequest) GetSandbox() string {
@@ -4833,7 +5356,7 @@ type ChmodResponse struct {
 
 func (x *ChmodResponse) Reset() {
 	*x = ChmodResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[75]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4845,7 +5368,7 @@ func (x *ChmodResponse) String() string {
 func (*ChmodResponse) ProtoMessage() {}
 
 func (x *ChmodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[75]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4858,7 +5381,7 @@ func (x *ChmodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChmodResponse.ProtoReflect.Descriptor instead.
 func (*ChmodResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{75}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{81}
 }
 
 type ChtimesRequest struct {
@@ -4872,7 +5395,7 @@ type ChtimesRequest struct {
 
 func (x *ChtimesRequest) Reset() {
 	*x = ChtimesRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[76]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4884,7 +5407,7 @@ func (x *ChtimesRequest) String() string {
 func (*ChtimesRequest) ProtoMessage() {}
 
 func (x *ChtimesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[76]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4897,7 +5420,7 @@ func (x *ChtimesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChtimesRequest.ProtoReflect.Descriptor instead.
 func (*ChtimesRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{76}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ChtimesRequest) GetSandbox() string {
@@ -4929,7 +5452,7 @@ type ChtimesResponse struct {
 
 func (x *ChtimesResponse) Reset() {
 	*x = ChtimesResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[77]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4941,7 +5464,7 @@ func (x *ChtimesResponse) String() string {
 func (*ChtimesResponse) ProtoMessage() {}
 
 func (x *ChtimesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[77]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4954,7 +5477,7 @@ func (x *ChtimesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChtimesResponse.ProtoReflect.Descriptor instead.
 func (*ChtimesResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{77}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{83}
 }
 
 type TruncateRequest struct {
@@ -4968,7 +5491,7 @@ type TruncateRequest struct {
 
 func (x *TruncateRequest) Reset() {
 	*x = TruncateRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[78]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4980,7 +5503,7 @@ func (x *TruncateRequest) String() string {
 func (*TruncateRequest) ProtoMessage() {}
 
 func (x *TruncateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[78]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4993,7 +5516,7 @@ func (x *TruncateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TruncateRequest.ProtoReflect.Descriptor instead.
 func (*TruncateRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{78}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *TruncateRequest) GetSandbox() string {
@@ -5025,7 +5548,7 @@ type TruncateResponse struct {
 
 func (x *TruncateResponse) Reset() {
 	*x = TruncateResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[79]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5037,7 +5560,7 @@ func (x *TruncateResponse) String() string {
 func (*TruncateResponse) ProtoMessage() {}
 
 func (x *TruncateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[79]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5050,7 +5573,7 @@ func (x *TruncateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TruncateResponse.ProtoReflect.Descriptor instead.
 func (*TruncateResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{79}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{85}
 }
 
 type SymlinkRequest struct {
@@ -5064,7 +5587,7 @@ type SymlinkRequest struct {
 
 func (x *SymlinkRequest) Reset() {
 	*x = SymlinkRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[80]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5076,7 +5599,7 @@ func (x *SymlinkRequest) String() string {
 func (*SymlinkRequest) ProtoMessage() {}
 
 func (x *SymlinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[80]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5089,7 +5612,7 @@ func (x *SymlinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SymlinkRequest.ProtoReflect.Descriptor instead.
 func (*SymlinkRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{80}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *SymlinkRequest) GetSandbox() string {
@@ -5121,7 +5644,7 @@ type SymlinkResponse struct {
 
 func (x *SymlinkResponse) Reset() {
 	*x = SymlinkResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[81]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5133,7 +5656,7 @@ func (x *SymlinkResponse) String() string {
 func (*SymlinkResponse) ProtoMessage() {}
 
 func (x *SymlinkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[81]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5146,7 +5669,7 @@ func (x *SymlinkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SymlinkResponse.ProtoReflect.Descriptor instead.
 func (*SymlinkResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{81}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{87}
 }
 
 type ReadlinkRequest struct {
@@ -5159,7 +5682,7 @@ type ReadlinkRequest struct {
 
 func (x *ReadlinkRequest) Reset() {
 	*x = ReadlinkRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[82]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5171,7 +5694,7 @@ func (x *ReadlinkRequest) String() string {
 func (*ReadlinkRequest) ProtoMessage() {}
 
 func (x *ReadlinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[82]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5184,7 +5707,7 @@ func (x *ReadlinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadlinkRequest.ProtoReflect.Descriptor instead.
 func (*ReadlinkRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{82}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ReadlinkRequest) GetSandbox() string {
@@ -5210,7 +5733,7 @@ type ReadlinkResponse struct {
 
 func (x *ReadlinkResponse) Reset() {
 	*x = ReadlinkResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[83]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5222,7 +5745,7 @@ func (x *ReadlinkResponse) String() string {
 func (*ReadlinkResponse) ProtoMessage() {}
 
 func (x *ReadlinkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[83]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5235,7 +5758,7 @@ func (x *ReadlinkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadlinkResponse.ProtoReflect.Descriptor instead.
 func (*ReadlinkResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{83}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ReadlinkResponse) GetTarget() string {
@@ -5256,7 +5779,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[84]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5268,7 +5791,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[84]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5281,7 +5804,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{84}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *WatchFilesRequest) GetSandbox() string {
@@ -5316,7 +5839,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[85]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5328,7 +5851,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[85]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5341,7 +5864,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{85}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *WatchFilesResponse) GetOp() string {
@@ -5368,7 +5891,7 @@ type DownloadRequest struct {
 
 func (x *DownloadRequest) Reset() {
 	*x = DownloadRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[86]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5380,7 +5903,7 @@ func (x *DownloadRequest) String() string {
 func (*DownloadRequest) ProtoMessage() {}
 
 func (x *DownloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[86]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5393,7 +5916,7 @@ func (x *DownloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadRequest.ProtoReflect.Descriptor instead.
 func (*DownloadRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{86}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *DownloadRequest) GetSandbox() string {
@@ -5419,7 +5942,7 @@ type DownloadResponse struct {
 
 func (x *DownloadResponse) Reset() {
 	*x = DownloadResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[87]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5431,7 +5954,7 @@ func (x *DownloadResponse) String() string {
 func (*DownloadResponse) ProtoMessage() {}
 
 func (x *DownloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[87]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5444,7 +5967,7 @@ func (x *DownloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadResponse.ProtoReflect.Descriptor instead.
 func (*DownloadResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{87}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *DownloadResponse) GetData() []byte {
@@ -5466,7 +5989,7 @@ type UploadRequest struct {
 
 func (x *UploadRequest) Reset() {
 	*x = UploadRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[88]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5478,7 +6001,7 @@ func (x *UploadRequest) String() string {
 func (*UploadRequest) ProtoMessage() {}
 
 func (x *UploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[88]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5491,7 +6014,7 @@ func (x *UploadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadRequest.ProtoReflect.Descriptor instead.
 func (*UploadRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{88}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *UploadRequest) GetSandbox() string {
@@ -5523,7 +6046,7 @@ type UploadResponse struct {
 
 func (x *UploadResponse) Reset() {
 	*x = UploadResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[89]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5535,7 +6058,7 @@ func (x *UploadResponse) String() string {
 func (*UploadResponse) ProtoMessage() {}
 
 func (x *UploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[89]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5548,7 +6071,7 @@ func (x *UploadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadResponse.ProtoReflect.Descriptor instead.
 func (*UploadResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{89}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{95}
 }
 
 type SignURLRequest struct {
@@ -5563,7 +6086,7 @@ type SignURLRequest struct {
 
 func (x *SignURLRequest) Reset() {
 	*x = SignURLRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[90]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5575,7 +6098,7 @@ func (x *SignURLRequest) String() string {
 func (*SignURLRequest) ProtoMessage() {}
 
 func (x *SignURLRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[90]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5588,7 +6111,7 @@ func (x *SignURLRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignURLRequest.ProtoReflect.Descriptor instead.
 func (*SignURLRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{90}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *SignURLRequest) GetSandbox() string {
@@ -5629,7 +6152,7 @@ type SignURLResponse struct {
 
 func (x *SignURLResponse) Reset() {
 	*x = SignURLResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[91]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5641,7 +6164,7 @@ func (x *SignURLResponse) String() string {
 func (*SignURLResponse) ProtoMessage() {}
 
 func (x *SignURLResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[91]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5654,7 +6177,7 @@ func (x *SignURLResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignURLResponse.ProtoReflect.Descriptor instead.
 func (*SignURLResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{91}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *SignURLResponse) GetUrl() string {
@@ -5684,7 +6207,7 @@ type DialRequest struct {
 
 func (x *DialRequest) Reset() {
 	*x = DialRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[92]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5696,7 +6219,7 @@ func (x *DialRequest) String() string {
 func (*DialRequest) ProtoMessage() {}
 
 func (x *DialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[92]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5709,7 +6232,7 @@ func (x *DialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DialRequest.ProtoReflect.Descriptor instead.
 func (*DialRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{92}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *DialRequest) GetSandbox() string {
@@ -5750,7 +6273,7 @@ type DialResponse struct {
 
 func (x *DialResponse) Reset() {
 	*x = DialResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[93]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5762,7 +6285,7 @@ func (x *DialResponse) String() string {
 func (*DialResponse) ProtoMessage() {}
 
 func (x *DialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[93]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5775,7 +6298,7 @@ func (x *DialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DialResponse.ProtoReflect.Descriptor instead.
 func (*DialResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{93}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *DialResponse) GetConnected() bool {
@@ -5800,7 +6323,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[94]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5812,7 +6335,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[94]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5825,7 +6348,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{94}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{100}
 }
 
 type InfoResponse struct {
@@ -5845,7 +6368,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[95]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5857,7 +6380,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[95]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5870,7 +6393,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{95}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -5949,7 +6472,7 @@ type Capability struct {
 
 func (x *Capability) Reset() {
 	*x = Capability{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[96]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5961,7 +6484,7 @@ func (x *Capability) String() string {
 func (*Capability) ProtoMessage() {}
 
 func (x *Capability) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[96]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5974,7 +6497,7 @@ func (x *Capability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capability.ProtoReflect.Descriptor instead.
 func (*Capability) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{96}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Capability) GetName() string {
@@ -6020,7 +6543,7 @@ type CapabilitiesRequest struct {
 
 func (x *CapabilitiesRequest) Reset() {
 	*x = CapabilitiesRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[97]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6032,7 +6555,7 @@ func (x *CapabilitiesRequest) String() string {
 func (*CapabilitiesRequest) ProtoMessage() {}
 
 func (x *CapabilitiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[97]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6045,7 +6568,7 @@ func (x *CapabilitiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapabilitiesRequest.ProtoReflect.Descriptor instead.
 func (*CapabilitiesRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{97}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{103}
 }
 
 type CapabilitiesResponse struct {
@@ -6057,7 +6580,7 @@ type CapabilitiesResponse struct {
 
 func (x *CapabilitiesResponse) Reset() {
 	*x = CapabilitiesResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[98]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6069,7 +6592,7 @@ func (x *CapabilitiesResponse) String() string {
 func (*CapabilitiesResponse) ProtoMessage() {}
 
 func (x *CapabilitiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[98]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6082,7 +6605,7 @@ func (x *CapabilitiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapabilitiesResponse.ProtoReflect.Descriptor instead.
 func (*CapabilitiesResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{98}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *CapabilitiesResponse) GetBackends() []*BackendCapabilities {
@@ -6104,7 +6627,7 @@ type BackendCapabilities struct {
 
 func (x *BackendCapabilities) Reset() {
 	*x = BackendCapabilities{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[99]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6116,7 +6639,7 @@ func (x *BackendCapabilities) String() string {
 func (*BackendCapabilities) ProtoMessage() {}
 
 func (x *BackendCapabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[99]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6129,7 +6652,7 @@ func (x *BackendCapabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCapabilities.ProtoReflect.Descriptor instead.
 func (*BackendCapabilities) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{99}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *BackendCapabilities) GetBackend() string {
@@ -6169,7 +6692,7 @@ type GradeRequest struct {
 
 func (x *GradeRequest) Reset() {
 	*x = GradeRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[100]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6181,7 +6704,7 @@ func (x *GradeRequest) String() string {
 func (*GradeRequest) ProtoMessage() {}
 
 func (x *GradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[100]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6194,7 +6717,7 @@ func (x *GradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GradeRequest.ProtoReflect.Descriptor instead.
 func (*GradeRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{100}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *GradeRequest) GetEntries() []string {
@@ -6218,7 +6741,7 @@ type GradeResponse struct {
 
 func (x *GradeResponse) Reset() {
 	*x = GradeResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[101]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6230,7 +6753,7 @@ func (x *GradeResponse) String() string {
 func (*GradeResponse) ProtoMessage() {}
 
 func (x *GradeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[101]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6243,7 +6766,7 @@ func (x *GradeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GradeResponse.ProtoReflect.Descriptor instead.
 func (*GradeResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{101}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *GradeResponse) GetEntry() string {
@@ -6299,7 +6822,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[102]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6311,7 +6834,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[102]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6324,7 +6847,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{102}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Quota) GetSandboxes() int32 {
@@ -6401,7 +6924,7 @@ type Tenant struct {
 
 func (x *Tenant) Reset() {
 	*x = Tenant{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[103]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6413,7 +6936,7 @@ func (x *Tenant) String() string {
 func (*Tenant) ProtoMessage() {}
 
 func (x *Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[103]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6426,7 +6949,7 @@ func (x *Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tenant.ProtoReflect.Descriptor instead.
 func (*Tenant) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{103}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *Tenant) GetName() string {
@@ -6460,7 +6983,7 @@ type CreateTenantRequest struct {
 
 func (x *CreateTenantRequest) Reset() {
 	*x = CreateTenantRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[104]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6472,7 +6995,7 @@ func (x *CreateTenantRequest) String() string {
 func (*CreateTenantRequest) ProtoMessage() {}
 
 func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[104]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6485,7 +7008,7 @@ func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTenantRequest.ProtoReflect.Descriptor instead.
 func (*CreateTenantRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{104}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *CreateTenantRequest) GetName() string {
@@ -6511,7 +7034,7 @@ type CreateTenantResponse struct {
 
 func (x *CreateTenantResponse) Reset() {
 	*x = CreateTenantResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[105]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6523,7 +7046,7 @@ func (x *CreateTenantResponse) String() string {
 func (*CreateTenantResponse) ProtoMessage() {}
 
 func (x *CreateTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[105]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6536,7 +7059,7 @@ func (x *CreateTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTenantResponse.ProtoReflect.Descriptor instead.
 func (*CreateTenantResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{105}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *CreateTenantResponse) GetTenant() *Tenant {
@@ -6554,7 +7077,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[106]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6566,7 +7089,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[106]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6579,7 +7102,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{106}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{112}
 }
 
 type ListTenantsResponse struct {
@@ -6591,7 +7114,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[107]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6603,7 +7126,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[107]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6616,7 +7139,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{107}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*Tenant {
@@ -6637,7 +7160,7 @@ type SetQuotaRequest struct {
 
 func (x *SetQuotaRequest) Reset() {
 	*x = SetQuotaRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[108]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6649,7 +7172,7 @@ func (x *SetQuotaRequest) String() string {
 func (*SetQuotaRequest) ProtoMessage() {}
 
 func (x *SetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[108]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6662,7 +7185,7 @@ func (x *SetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*SetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{108}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *SetQuotaRequest) GetTenant() string {
@@ -6694,7 +7217,7 @@ type SetQuotaResponse struct {
 
 func (x *SetQuotaResponse) Reset() {
 	*x = SetQuotaResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[109]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6706,7 +7229,7 @@ func (x *SetQuotaResponse) String() string {
 func (*SetQuotaResponse) ProtoMessage() {}
 
 func (x *SetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[109]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6719,7 +7242,7 @@ func (x *SetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*SetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{109}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{115}
 }
 
 type DeleteTenantRequest struct {
@@ -6731,7 +7254,7 @@ type DeleteTenantRequest struct {
 
 func (x *DeleteTenantRequest) Reset() {
 	*x = DeleteTenantRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[110]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6743,7 +7266,7 @@ func (x *DeleteTenantRequest) String() string {
 func (*DeleteTenantRequest) ProtoMessage() {}
 
 func (x *DeleteTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[110]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6756,7 +7279,7 @@ func (x *DeleteTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTenantRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTenantRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{110}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *DeleteTenantRequest) GetName() string {
@@ -6774,7 +7297,7 @@ type DeleteTenantResponse struct {
 
 func (x *DeleteTenantResponse) Reset() {
 	*x = DeleteTenantResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[111]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6786,7 +7309,7 @@ func (x *DeleteTenantResponse) String() string {
 func (*DeleteTenantResponse) ProtoMessage() {}
 
 func (x *DeleteTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[111]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6799,7 +7322,7 @@ func (x *DeleteTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTenantResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTenantResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{111}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{117}
 }
 
 type Key struct {
@@ -6818,7 +7341,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[112]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6830,7 +7353,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[112]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6843,7 +7366,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{112}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Key) GetId() string {
@@ -6915,7 +7438,7 @@ type CreateKeyRequest struct {
 
 func (x *CreateKeyRequest) Reset() {
 	*x = CreateKeyRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[113]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6927,7 +7450,7 @@ func (x *CreateKeyRequest) String() string {
 func (*CreateKeyRequest) ProtoMessage() {}
 
 func (x *CreateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[113]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6940,7 +7463,7 @@ func (x *CreateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyRequest.ProtoReflect.Descriptor instead.
 func (*CreateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{113}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *CreateKeyRequest) GetTenant() string {
@@ -6988,7 +7511,7 @@ type CreateKeyResponse struct {
 
 func (x *CreateKeyResponse) Reset() {
 	*x = CreateKeyResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[114]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7000,7 +7523,7 @@ func (x *CreateKeyResponse) String() string {
 func (*CreateKeyResponse) ProtoMessage() {}
 
 func (x *CreateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[114]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7013,7 +7536,7 @@ func (x *CreateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyResponse.ProtoReflect.Descriptor instead.
 func (*CreateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{114}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *CreateKeyResponse) GetKey() *Key {
@@ -7039,7 +7562,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[115]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7051,7 +7574,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[115]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7064,7 +7587,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{115}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ListKeysRequest) GetTenant() string {
@@ -7083,7 +7606,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[116]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7095,7 +7618,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[116]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7108,7 +7631,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{116}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -7127,7 +7650,7 @@ type RevokeKeyRequest struct {
 
 func (x *RevokeKeyRequest) Reset() {
 	*x = RevokeKeyRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[117]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7139,7 +7662,7 @@ func (x *RevokeKeyRequest) String() string {
 func (*RevokeKeyRequest) ProtoMessage() {}
 
 func (x *RevokeKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[117]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7152,7 +7675,7 @@ func (x *RevokeKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeKeyRequest.ProtoReflect.Descriptor instead.
 func (*RevokeKeyRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{117}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *RevokeKeyRequest) GetId() string {
@@ -7170,7 +7693,7 @@ type RevokeKeyResponse struct {
 
 func (x *RevokeKeyResponse) Reset() {
 	*x = RevokeKeyResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[118]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7182,7 +7705,7 @@ func (x *RevokeKeyResponse) String() string {
 func (*RevokeKeyResponse) ProtoMessage() {}
 
 func (x *RevokeKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[118]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7195,7 +7718,7 @@ func (x *RevokeKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeKeyResponse.ProtoReflect.Descriptor instead.
 func (*RevokeKeyResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{118}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{124}
 }
 
 type DrainRequest struct {
@@ -7209,7 +7732,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[119]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7221,7 +7744,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[119]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7234,7 +7757,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{119}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *DrainRequest) GetTimeout() *durationpb.Duration {
@@ -7261,7 +7784,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[120]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7273,7 +7796,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[120]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7286,7 +7809,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{120}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *DrainResponse) GetSandboxes() int32 {
@@ -7311,7 +7834,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[121]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7323,7 +7846,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[121]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7336,7 +7859,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{121}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{127}
 }
 
 type GCResponse struct {
@@ -7349,7 +7872,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_belljar_v1_belljar_proto_msgTypes[122]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7361,7 +7884,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_belljar_v1_belljar_proto_msgTypes[122]
+	mi := &file_belljar_v1_belljar_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7374,7 +7897,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{122}
+	return file_belljar_v1_belljar_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *GCResponse) GetRemoved() []string {
@@ -7396,7 +7919,7 @@ var File_belljar_v1_belljar_proto protoreflect.FileDescriptor
 const file_belljar_v1_belljar_proto_rawDesc = "" +
 	"\n" +
 	"\x18belljar/v1/belljar.proto\x12\n" +
-	"belljar.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe9\x01\n" +
+	"belljar.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xff\x01\n" +
 	"\x05Error\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x18\n" +
@@ -7404,7 +7927,8 @@ const file_belljar_v1_belljar_proto_rawDesc = "" +
 	"\x05limit\x18\x04 \x01(\tR\x05limit\x12\x1a\n" +
 	"\bobserved\x18\x05 \x01(\tR\bobserved\x12 \n" +
 	"\vrecoverable\x18\x06 \x01(\bR\vrecoverable\x12\x12\n" +
-	"\x04hint\x18\a \x01(\tR\x04hint\x12:\n" +
+	"\x04hint\x18\a \x01(\tR\x04hint\x12\x14\n" +
+	"\x05errno\x18\t \x01(\x05R\x05errno\x12:\n" +
 	"\vretry_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\"\xcf\x04\n" +
 	"\aSandbox\x12\x0e\n" +
@@ -7697,7 +8221,44 @@ const file_belljar_v1_belljar_proto_rawDesc = "" +
 	"\vmodified_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"modifiedAt\x12\x1f\n" +
 	"\vlink_target\x18\x06 \x01(\tR\n" +
-	"linkTarget\"m\n" +
+	"linkTarget\"\x90\x02\n" +
+	"\vOpenRequest\x12*\n" +
+	"\x04open\x18\x01 \x01(\v2\x14.belljar.v1.OpenFileH\x00R\x04open\x12(\n" +
+	"\x04read\x18\x02 \x01(\v2\x12.belljar.v1.ReadAtH\x00R\x04read\x12+\n" +
+	"\x05write\x18\x03 \x01(\v2\x13.belljar.v1.WriteAtH\x00R\x05write\x12\x1c\n" +
+	"\btruncate\x18\x04 \x01(\x03H\x00R\btruncate\x12\x16\n" +
+	"\x05chmod\x18\x05 \x01(\rH\x00R\x05chmod\x12*\n" +
+	"\x04stat\x18\x06 \x01(\v2\x14.belljar.v1.StatFileH\x00R\x04stat\x12\x16\n" +
+	"\x05names\x18\a \x01(\x05H\x00R\x05namesB\x04\n" +
+	"\x02op\"\xfd\x01\n" +
+	"\bOpenFile\x12\x18\n" +
+	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04read\x18\x03 \x01(\bR\x04read\x12\x14\n" +
+	"\x05write\x18\x04 \x01(\bR\x05write\x12\x16\n" +
+	"\x06append\x18\x05 \x01(\bR\x06append\x12\x16\n" +
+	"\x06create\x18\x06 \x01(\bR\x06create\x12\x1c\n" +
+	"\texclusive\x18\a \x01(\bR\texclusive\x12\x1a\n" +
+	"\btruncate\x18\b \x01(\bR\btruncate\x12\x1b\n" +
+	"\tno_follow\x18\t \x01(\bR\bnoFollow\x12\x12\n" +
+	"\x04mode\x18\n" +
+	" \x01(\rR\x04mode\"8\n" +
+	"\x06ReadAt\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x16\n" +
+	"\x06length\x18\x02 \x01(\x05R\x06length\"5\n" +
+	"\aWriteAt\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\n" +
+	"\n" +
+	"\bStatFile\"\xcd\x01\n" +
+	"\fOpenResponse\x12(\n" +
+	"\x04info\x18\x01 \x01(\v2\x14.belljar.v1.FileInfoR\x04info\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x10\n" +
+	"\x03eof\x18\x03 \x01(\bR\x03eof\x12\x14\n" +
+	"\x05names\x18\x04 \x03(\tR\x05names\x12\x18\n" +
+	"\awritten\x18\x05 \x01(\x05R\awritten\x12'\n" +
+	"\x05error\x18\x06 \x01(\v2\x11.belljar.v1.ErrorR\x05error\x12\x14\n" +
+	"\x05errno\x18\a \x01(\x05R\x05errno\"m\n" +
 	"\x0fReadFileRequest\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
@@ -7949,8 +8510,9 @@ const file_belljar_v1_belljar_proto_rawDesc = "" +
 	"\x06Cancel\x12\x19.belljar.v1.CancelRequest\x1a\x1a.belljar.v1.CancelResponse\x12>\n" +
 	"\x04Wait\x12\x17.belljar.v1.WaitRequest\x1a\x18.belljar.v1.WaitResponse\"\x03\x90\x02\x01\x12M\n" +
 	"\x03Get\x12\x1f.belljar.v1.GetExecutionRequest\x1a .belljar.v1.GetExecutionResponse\"\x03\x90\x02\x01\x12R\n" +
-	"\x04List\x12!.belljar.v1.ListExecutionsRequest\x1a\".belljar.v1.ListExecutionsResponse\"\x03\x90\x02\x012\xdf\b\n" +
-	"\vFileService\x12C\n" +
+	"\x04List\x12!.belljar.v1.ListExecutionsRequest\x1a\".belljar.v1.ListExecutionsResponse\"\x03\x90\x02\x012\x9e\t\n" +
+	"\vFileService\x12=\n" +
+	"\x04Open\x12\x17.belljar.v1.OpenRequest\x1a\x18.belljar.v1.OpenResponse(\x010\x01\x12C\n" +
 	"\x04Read\x12\x1b.belljar.v1.ReadFileRequest\x1a\x1c.belljar.v1.ReadFileResponse0\x01\x12F\n" +
 	"\x05Write\x12\x1c.belljar.v1.WriteFileRequest\x1a\x1d.belljar.v1.WriteFileResponse(\x01\x12H\n" +
 	"\x04List\x12\x1c.belljar.v1.ListFilesRequest\x1a\x1d.belljar.v1.ListFilesResponse\"\x03\x90\x02\x01\x12F\n" +
@@ -7997,7 +8559,7 @@ func file_belljar_v1_belljar_proto_rawDescGZIP() []byte {
 }
 
 var file_belljar_v1_belljar_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_belljar_v1_belljar_proto_msgTypes = make([]protoimpl.MessageInfo, 127)
+var file_belljar_v1_belljar_proto_msgTypes = make([]protoimpl.MessageInfo, 133)
 var file_belljar_v1_belljar_proto_goTypes = []any{
 	(Stream)(0),                    // 0: belljar.v1.Stream
 	(*Error)(nil),                  // 1: belljar.v1.Error
@@ -8059,116 +8621,122 @@ var file_belljar_v1_belljar_proto_goTypes = []any{
 	(*ListExecutionsRequest)(nil),  // 57: belljar.v1.ListExecutionsRequest
 	(*ListExecutionsResponse)(nil), // 58: belljar.v1.ListExecutionsResponse
 	(*FileInfo)(nil),               // 59: belljar.v1.FileInfo
-	(*ReadFileRequest)(nil),        // 60: belljar.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),       // 61: belljar.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),       // 62: belljar.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),      // 63: belljar.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),       // 64: belljar.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),      // 65: belljar.v1.ListFilesResponse
-	(*FileEntry)(nil),              // 66: belljar.v1.FileEntry
-	(*StatFileRequest)(nil),        // 67: belljar.v1.StatFileRequest
-	(*StatFileResponse)(nil),       // 68: belljar.v1.StatFileResponse
-	(*MkdirRequest)(nil),           // 69: belljar.v1.MkdirRequest
-	(*MkdirResponse)(nil),          // 70: belljar.v1.MkdirResponse
-	(*RenameRequest)(nil),          // 71: belljar.v1.RenameRequest
-	(*RenameResponse)(nil),         // 72: belljar.v1.RenameResponse
-	(*RemoveRequest)(nil),          // 73: belljar.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 74: belljar.v1.RemoveResponse
-	(*ChmodRequest)(nil),           // 75: belljar.v1.ChmodRequest
-	(*ChmodResponse)(nil),          // 76: belljar.v1.ChmodResponse
-	(*ChtimesRequest)(nil),         // 77: belljar.v1.ChtimesRequest
-	(*ChtimesResponse)(nil),        // 78: belljar.v1.ChtimesResponse
-	(*TruncateRequest)(nil),        // 79: belljar.v1.TruncateRequest
-	(*TruncateResponse)(nil),       // 80: belljar.v1.TruncateResponse
-	(*SymlinkRequest)(nil),         // 81: belljar.v1.SymlinkRequest
-	(*SymlinkResponse)(nil),        // 82: belljar.v1.SymlinkResponse
-	(*ReadlinkRequest)(nil),        // 83: belljar.v1.ReadlinkRequest
-	(*ReadlinkResponse)(nil),       // 84: belljar.v1.ReadlinkResponse
-	(*WatchFilesRequest)(nil),      // 85: belljar.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),     // 86: belljar.v1.WatchFilesResponse
-	(*DownloadRequest)(nil),        // 87: belljar.v1.DownloadRequest
-	(*DownloadResponse)(nil),       // 88: belljar.v1.DownloadResponse
-	(*UploadRequest)(nil),          // 89: belljar.v1.UploadRequest
-	(*UploadResponse)(nil),         // 90: belljar.v1.UploadResponse
-	(*SignURLRequest)(nil),         // 91: belljar.v1.SignURLRequest
-	(*SignURLResponse)(nil),        // 92: belljar.v1.SignURLResponse
-	(*DialRequest)(nil),            // 93: belljar.v1.DialRequest
-	(*DialResponse)(nil),           // 94: belljar.v1.DialResponse
-	(*InfoRequest)(nil),            // 95: belljar.v1.InfoRequest
-	(*InfoResponse)(nil),           // 96: belljar.v1.InfoResponse
-	(*Capability)(nil),             // 97: belljar.v1.Capability
-	(*CapabilitiesRequest)(nil),    // 98: belljar.v1.CapabilitiesRequest
-	(*CapabilitiesResponse)(nil),   // 99: belljar.v1.CapabilitiesResponse
-	(*BackendCapabilities)(nil),    // 100: belljar.v1.BackendCapabilities
-	(*GradeRequest)(nil),           // 101: belljar.v1.GradeRequest
-	(*GradeResponse)(nil),          // 102: belljar.v1.GradeResponse
-	(*Quota)(nil),                  // 103: belljar.v1.Quota
-	(*Tenant)(nil),                 // 104: belljar.v1.Tenant
-	(*CreateTenantRequest)(nil),    // 105: belljar.v1.CreateTenantRequest
-	(*CreateTenantResponse)(nil),   // 106: belljar.v1.CreateTenantResponse
-	(*ListTenantsRequest)(nil),     // 107: belljar.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),    // 108: belljar.v1.ListTenantsResponse
-	(*SetQuotaRequest)(nil),        // 109: belljar.v1.SetQuotaRequest
-	(*SetQuotaResponse)(nil),       // 110: belljar.v1.SetQuotaResponse
-	(*DeleteTenantRequest)(nil),    // 111: belljar.v1.DeleteTenantRequest
-	(*DeleteTenantResponse)(nil),   // 112: belljar.v1.DeleteTenantResponse
-	(*Key)(nil),                    // 113: belljar.v1.Key
-	(*CreateKeyRequest)(nil),       // 114: belljar.v1.CreateKeyRequest
-	(*CreateKeyResponse)(nil),      // 115: belljar.v1.CreateKeyResponse
-	(*ListKeysRequest)(nil),        // 116: belljar.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),       // 117: belljar.v1.ListKeysResponse
-	(*RevokeKeyRequest)(nil),       // 118: belljar.v1.RevokeKeyRequest
-	(*RevokeKeyResponse)(nil),      // 119: belljar.v1.RevokeKeyResponse
-	(*DrainRequest)(nil),           // 120: belljar.v1.DrainRequest
-	(*DrainResponse)(nil),          // 121: belljar.v1.DrainResponse
-	(*GCRequest)(nil),              // 122: belljar.v1.GCRequest
-	(*GCResponse)(nil),             // 123: belljar.v1.GCResponse
-	nil,                            // 124: belljar.v1.Sandbox.LabelsEntry
-	nil,                            // 125: belljar.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 126: belljar.v1.UpdateSandboxRequest.LabelsEntry
-	nil,                            // 127: belljar.v1.Command.EnvEntry
-	(*durationpb.Duration)(nil),    // 128: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 129: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),        // 130: google.protobuf.Struct
+	(*OpenRequest)(nil),            // 60: belljar.v1.OpenRequest
+	(*OpenFile)(nil),               // 61: belljar.v1.OpenFile
+	(*ReadAt)(nil),                 // 62: belljar.v1.ReadAt
+	(*WriteAt)(nil),                // 63: belljar.v1.WriteAt
+	(*StatFile)(nil),               // 64: belljar.v1.StatFile
+	(*OpenResponse)(nil),           // 65: belljar.v1.OpenResponse
+	(*ReadFileRequest)(nil),        // 66: belljar.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),       // 67: belljar.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),       // 68: belljar.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),      // 69: belljar.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),       // 70: belljar.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),      // 71: belljar.v1.ListFilesResponse
+	(*FileEntry)(nil),              // 72: belljar.v1.FileEntry
+	(*StatFileRequest)(nil),        // 73: belljar.v1.StatFileRequest
+	(*StatFileResponse)(nil),       // 74: belljar.v1.StatFileResponse
+	(*MkdirRequest)(nil),           // 75: belljar.v1.MkdirRequest
+	(*MkdirResponse)(nil),          // 76: belljar.v1.MkdirResponse
+	(*RenameRequest)(nil),          // 77: belljar.v1.RenameRequest
+	(*RenameResponse)(nil),         // 78: belljar.v1.RenameResponse
+	(*RemoveRequest)(nil),          // 79: belljar.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 80: belljar.v1.RemoveResponse
+	(*ChmodRequest)(nil),           // 81: belljar.v1.ChmodRequest
+	(*ChmodResponse)(nil),          // 82: belljar.v1.ChmodResponse
+	(*ChtimesRequest)(nil),         // 83: belljar.v1.ChtimesRequest
+	(*ChtimesResponse)(nil),        // 84: belljar.v1.ChtimesResponse
+	(*TruncateRequest)(nil),        // 85: belljar.v1.TruncateRequest
+	(*TruncateResponse)(nil),       // 86: belljar.v1.TruncateResponse
+	(*SymlinkRequest)(nil),         // 87: belljar.v1.SymlinkRequest
+	(*SymlinkResponse)(nil),        // 88: belljar.v1.SymlinkResponse
+	(*ReadlinkRequest)(nil),        // 89: belljar.v1.ReadlinkRequest
+	(*ReadlinkResponse)(nil),       // 90: belljar.v1.ReadlinkResponse
+	(*WatchFilesRequest)(nil),      // 91: belljar.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),     // 92: belljar.v1.WatchFilesResponse
+	(*DownloadRequest)(nil),        // 93: belljar.v1.DownloadRequest
+	(*DownloadResponse)(nil),       // 94: belljar.v1.DownloadResponse
+	(*UploadRequest)(nil),          // 95: belljar.v1.UploadRequest
+	(*UploadResponse)(nil),         // 96: belljar.v1.UploadResponse
+	(*SignURLRequest)(nil),         // 97: belljar.v1.SignURLRequest
+	(*SignURLResponse)(nil),        // 98: belljar.v1.SignURLResponse
+	(*DialRequest)(nil),            // 99: belljar.v1.DialRequest
+	(*DialResponse)(nil),           // 100: belljar.v1.DialResponse
+	(*InfoRequest)(nil),            // 101: belljar.v1.InfoRequest
+	(*InfoResponse)(nil),           // 102: belljar.v1.InfoResponse
+	(*Capability)(nil),             // 103: belljar.v1.Capability
+	(*CapabilitiesRequest)(nil),    // 104: belljar.v1.CapabilitiesRequest
+	(*CapabilitiesResponse)(nil),   // 105: belljar.v1.CapabilitiesResponse
+	(*BackendCapabilities)(nil),    // 106: belljar.v1.BackendCapabilities
+	(*GradeRequest)(nil),           // 107: belljar.v1.GradeRequest
+	(*GradeResponse)(nil),          // 108: belljar.v1.GradeResponse
+	(*Quota)(nil),                  // 109: belljar.v1.Quota
+	(*Tenant)(nil),                 // 110: belljar.v1.Tenant
+	(*CreateTenantRequest)(nil),    // 111: belljar.v1.CreateTenantRequest
+	(*CreateTenantResponse)(nil),   // 112: belljar.v1.CreateTenantResponse
+	(*ListTenantsRequest)(nil),     // 113: belljar.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),    // 114: belljar.v1.ListTenantsResponse
+	(*SetQuotaRequest)(nil),        // 115: belljar.v1.SetQuotaRequest
+	(*SetQuotaResponse)(nil),       // 116: belljar.v1.SetQuotaResponse
+	(*DeleteTenantRequest)(nil),    // 117: belljar.v1.DeleteTenantRequest
+	(*DeleteTenantResponse)(nil),   // 118: belljar.v1.DeleteTenantResponse
+	(*Key)(nil),                    // 119: belljar.v1.Key
+	(*CreateKeyRequest)(nil),       // 120: belljar.v1.CreateKeyRequest
+	(*CreateKeyResponse)(nil),      // 121: belljar.v1.CreateKeyResponse
+	(*ListKeysRequest)(nil),        // 122: belljar.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),       // 123: belljar.v1.ListKeysResponse
+	(*RevokeKeyRequest)(nil),       // 124: belljar.v1.RevokeKeyRequest
+	(*RevokeKeyResponse)(nil),      // 125: belljar.v1.RevokeKeyResponse
+	(*DrainRequest)(nil),           // 126: belljar.v1.DrainRequest
+	(*DrainResponse)(nil),          // 127: belljar.v1.DrainResponse
+	(*GCRequest)(nil),              // 128: belljar.v1.GCRequest
+	(*GCResponse)(nil),             // 129: belljar.v1.GCResponse
+	nil,                            // 130: belljar.v1.Sandbox.LabelsEntry
+	nil,                            // 131: belljar.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 132: belljar.v1.UpdateSandboxRequest.LabelsEntry
+	nil,                            // 133: belljar.v1.Command.EnvEntry
+	(*durationpb.Duration)(nil),    // 134: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 135: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),        // 136: google.protobuf.Struct
 }
 var file_belljar_v1_belljar_proto_depIdxs = []int32{
-	128, // 0: belljar.v1.Error.retry_after:type_name -> google.protobuf.Duration
-	124, // 1: belljar.v1.Sandbox.labels:type_name -> belljar.v1.Sandbox.LabelsEntry
-	129, // 2: belljar.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	129, // 3: belljar.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
-	128, // 4: belljar.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
-	129, // 5: belljar.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
-	130, // 6: belljar.v1.Sandbox.spec:type_name -> google.protobuf.Struct
+	134, // 0: belljar.v1.Error.retry_after:type_name -> google.protobuf.Duration
+	130, // 1: belljar.v1.Sandbox.labels:type_name -> belljar.v1.Sandbox.LabelsEntry
+	135, // 2: belljar.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	135, // 3: belljar.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
+	134, // 4: belljar.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
+	135, // 5: belljar.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
+	136, // 6: belljar.v1.Sandbox.spec:type_name -> google.protobuf.Struct
 	3,   // 7: belljar.v1.Sandbox.confinement:type_name -> belljar.v1.Report
 	4,   // 8: belljar.v1.Report.layers:type_name -> belljar.v1.LayerReport
-	130, // 9: belljar.v1.CreateSandboxRequest.spec:type_name -> google.protobuf.Struct
+	136, // 9: belljar.v1.CreateSandboxRequest.spec:type_name -> google.protobuf.Struct
 	2,   // 10: belljar.v1.CreateSandboxResponse.sandbox:type_name -> belljar.v1.Sandbox
 	2,   // 11: belljar.v1.GetSandboxResponse.sandbox:type_name -> belljar.v1.Sandbox
-	125, // 12: belljar.v1.ListSandboxesRequest.labels:type_name -> belljar.v1.ListSandboxesRequest.LabelsEntry
+	131, // 12: belljar.v1.ListSandboxesRequest.labels:type_name -> belljar.v1.ListSandboxesRequest.LabelsEntry
 	2,   // 13: belljar.v1.ListSandboxesResponse.sandboxes:type_name -> belljar.v1.Sandbox
-	128, // 14: belljar.v1.UpdateSandboxRequest.ttl:type_name -> google.protobuf.Duration
-	128, // 15: belljar.v1.UpdateSandboxRequest.idle_timeout:type_name -> google.protobuf.Duration
-	126, // 16: belljar.v1.UpdateSandboxRequest.labels:type_name -> belljar.v1.UpdateSandboxRequest.LabelsEntry
-	130, // 17: belljar.v1.UpdateSandboxRequest.limits:type_name -> google.protobuf.Struct
+	134, // 14: belljar.v1.UpdateSandboxRequest.ttl:type_name -> google.protobuf.Duration
+	134, // 15: belljar.v1.UpdateSandboxRequest.idle_timeout:type_name -> google.protobuf.Duration
+	132, // 16: belljar.v1.UpdateSandboxRequest.labels:type_name -> belljar.v1.UpdateSandboxRequest.LabelsEntry
+	136, // 17: belljar.v1.UpdateSandboxRequest.limits:type_name -> google.protobuf.Struct
 	2,   // 18: belljar.v1.UpdateSandboxResponse.sandbox:type_name -> belljar.v1.Sandbox
-	128, // 19: belljar.v1.ExtendSandboxRequest.ttl:type_name -> google.protobuf.Duration
+	134, // 19: belljar.v1.ExtendSandboxRequest.ttl:type_name -> google.protobuf.Duration
 	2,   // 20: belljar.v1.ExtendSandboxResponse.sandbox:type_name -> belljar.v1.Sandbox
 	23,  // 21: belljar.v1.UsageResponse.usage:type_name -> belljar.v1.Usage
-	129, // 22: belljar.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
-	128, // 23: belljar.v1.TokenRequest.ttl:type_name -> google.protobuf.Duration
-	129, // 24: belljar.v1.TokenResponse.expires_at:type_name -> google.protobuf.Timestamp
-	127, // 25: belljar.v1.Command.env:type_name -> belljar.v1.Command.EnvEntry
+	135, // 22: belljar.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
+	134, // 23: belljar.v1.TokenRequest.ttl:type_name -> google.protobuf.Duration
+	135, // 24: belljar.v1.TokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	133, // 25: belljar.v1.Command.env:type_name -> belljar.v1.Command.EnvEntry
 	29,  // 26: belljar.v1.Command.tty:type_name -> belljar.v1.TTY
-	128, // 27: belljar.v1.Command.timeout:type_name -> google.protobuf.Duration
-	130, // 28: belljar.v1.Command.limits:type_name -> google.protobuf.Struct
+	134, // 27: belljar.v1.Command.timeout:type_name -> google.protobuf.Duration
+	136, // 28: belljar.v1.Command.limits:type_name -> google.protobuf.Struct
 	28,  // 29: belljar.v1.RunRequest.command:type_name -> belljar.v1.Command
 	35,  // 30: belljar.v1.RunResponse.result:type_name -> belljar.v1.Result
 	28,  // 31: belljar.v1.StartRequest.command:type_name -> belljar.v1.Command
 	34,  // 32: belljar.v1.StartResponse.execution:type_name -> belljar.v1.Execution
-	129, // 33: belljar.v1.Execution.started_at:type_name -> google.protobuf.Timestamp
+	135, // 33: belljar.v1.Execution.started_at:type_name -> google.protobuf.Timestamp
 	35,  // 34: belljar.v1.Execution.result:type_name -> belljar.v1.Result
-	129, // 35: belljar.v1.Result.started_at:type_name -> google.protobuf.Timestamp
-	129, // 36: belljar.v1.Result.finished_at:type_name -> google.protobuf.Timestamp
+	135, // 35: belljar.v1.Result.started_at:type_name -> google.protobuf.Timestamp
+	135, // 36: belljar.v1.Result.finished_at:type_name -> google.protobuf.Timestamp
 	36,  // 37: belljar.v1.Result.timings:type_name -> belljar.v1.Timings
 	23,  // 38: belljar.v1.Result.usage:type_name -> belljar.v1.Usage
 	3,   // 39: belljar.v1.Result.confinement:type_name -> belljar.v1.Report
@@ -8191,144 +8759,152 @@ var file_belljar_v1_belljar_proto_depIdxs = []int32{
 	35,  // 56: belljar.v1.InteractResponse.result:type_name -> belljar.v1.Result
 	41,  // 57: belljar.v1.InteractResponse.keep_alive:type_name -> belljar.v1.KeepAlive
 	29,  // 58: belljar.v1.ResizeRequest.tty:type_name -> belljar.v1.TTY
-	128, // 59: belljar.v1.WaitRequest.timeout:type_name -> google.protobuf.Duration
+	134, // 59: belljar.v1.WaitRequest.timeout:type_name -> google.protobuf.Duration
 	34,  // 60: belljar.v1.WaitResponse.execution:type_name -> belljar.v1.Execution
 	34,  // 61: belljar.v1.GetExecutionResponse.execution:type_name -> belljar.v1.Execution
 	34,  // 62: belljar.v1.ListExecutionsResponse.executions:type_name -> belljar.v1.Execution
-	129, // 63: belljar.v1.FileInfo.modified_at:type_name -> google.protobuf.Timestamp
-	59,  // 64: belljar.v1.ReadFileResponse.info:type_name -> belljar.v1.FileInfo
-	66,  // 65: belljar.v1.ListFilesResponse.entries:type_name -> belljar.v1.FileEntry
-	59,  // 66: belljar.v1.FileEntry.info:type_name -> belljar.v1.FileInfo
-	59,  // 67: belljar.v1.StatFileResponse.info:type_name -> belljar.v1.FileInfo
-	129, // 68: belljar.v1.ChtimesRequest.modified_at:type_name -> google.protobuf.Timestamp
-	128, // 69: belljar.v1.SignURLRequest.ttl:type_name -> google.protobuf.Duration
-	129, // 70: belljar.v1.SignURLResponse.expires_at:type_name -> google.protobuf.Timestamp
-	129, // 71: belljar.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
-	100, // 72: belljar.v1.CapabilitiesResponse.backends:type_name -> belljar.v1.BackendCapabilities
-	4,   // 73: belljar.v1.BackendCapabilities.layers:type_name -> belljar.v1.LayerReport
-	97,  // 74: belljar.v1.BackendCapabilities.capabilities:type_name -> belljar.v1.Capability
-	128, // 75: belljar.v1.Quota.max_ttl:type_name -> google.protobuf.Duration
-	103, // 76: belljar.v1.Tenant.quota:type_name -> belljar.v1.Quota
-	129, // 77: belljar.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
-	103, // 78: belljar.v1.CreateTenantRequest.quota:type_name -> belljar.v1.Quota
-	104, // 79: belljar.v1.CreateTenantResponse.tenant:type_name -> belljar.v1.Tenant
-	104, // 80: belljar.v1.ListTenantsResponse.tenants:type_name -> belljar.v1.Tenant
-	103, // 81: belljar.v1.SetQuotaRequest.quota:type_name -> belljar.v1.Quota
-	129, // 82: belljar.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	129, // 83: belljar.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
-	129, // 84: belljar.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
-	128, // 85: belljar.v1.CreateKeyRequest.ttl:type_name -> google.protobuf.Duration
-	103, // 86: belljar.v1.CreateKeyRequest.quota:type_name -> belljar.v1.Quota
-	113, // 87: belljar.v1.CreateKeyResponse.key:type_name -> belljar.v1.Key
-	113, // 88: belljar.v1.ListKeysResponse.keys:type_name -> belljar.v1.Key
-	128, // 89: belljar.v1.DrainRequest.timeout:type_name -> google.protobuf.Duration
-	5,   // 90: belljar.v1.SandboxService.Create:input_type -> belljar.v1.CreateSandboxRequest
-	7,   // 91: belljar.v1.SandboxService.Get:input_type -> belljar.v1.GetSandboxRequest
-	9,   // 92: belljar.v1.SandboxService.List:input_type -> belljar.v1.ListSandboxesRequest
-	11,  // 93: belljar.v1.SandboxService.Update:input_type -> belljar.v1.UpdateSandboxRequest
-	13,  // 94: belljar.v1.SandboxService.Extend:input_type -> belljar.v1.ExtendSandboxRequest
-	15,  // 95: belljar.v1.SandboxService.Pause:input_type -> belljar.v1.PauseSandboxRequest
-	17,  // 96: belljar.v1.SandboxService.Resume:input_type -> belljar.v1.ResumeSandboxRequest
-	19,  // 97: belljar.v1.SandboxService.Destroy:input_type -> belljar.v1.DestroySandboxRequest
-	21,  // 98: belljar.v1.SandboxService.Usage:input_type -> belljar.v1.UsageRequest
-	24,  // 99: belljar.v1.SandboxService.Watch:input_type -> belljar.v1.WatchRequest
-	26,  // 100: belljar.v1.SandboxService.Token:input_type -> belljar.v1.TokenRequest
-	30,  // 101: belljar.v1.ExecutionService.Run:input_type -> belljar.v1.RunRequest
-	32,  // 102: belljar.v1.ExecutionService.Start:input_type -> belljar.v1.StartRequest
-	37,  // 103: belljar.v1.ExecutionService.Stream:input_type -> belljar.v1.StreamRequest
-	42,  // 104: belljar.v1.ExecutionService.Interact:input_type -> belljar.v1.InteractRequest
-	45,  // 105: belljar.v1.ExecutionService.WriteStdin:input_type -> belljar.v1.WriteStdinRequest
-	47,  // 106: belljar.v1.ExecutionService.Signal:input_type -> belljar.v1.SignalRequest
-	49,  // 107: belljar.v1.ExecutionService.Resize:input_type -> belljar.v1.ResizeRequest
-	51,  // 108: belljar.v1.ExecutionService.Cancel:input_type -> belljar.v1.CancelRequest
-	53,  // 109: belljar.v1.ExecutionService.Wait:input_type -> belljar.v1.WaitRequest
-	55,  // 110: belljar.v1.ExecutionService.Get:input_type -> belljar.v1.GetExecutionRequest
-	57,  // 111: belljar.v1.ExecutionService.List:input_type -> belljar.v1.ListExecutionsRequest
-	60,  // 112: belljar.v1.FileService.Read:input_type -> belljar.v1.ReadFileRequest
-	62,  // 113: belljar.v1.FileService.Write:input_type -> belljar.v1.WriteFileRequest
-	64,  // 114: belljar.v1.FileService.List:input_type -> belljar.v1.ListFilesRequest
-	67,  // 115: belljar.v1.FileService.Stat:input_type -> belljar.v1.StatFileRequest
-	69,  // 116: belljar.v1.FileService.Mkdir:input_type -> belljar.v1.MkdirRequest
-	71,  // 117: belljar.v1.FileService.Rename:input_type -> belljar.v1.RenameRequest
-	73,  // 118: belljar.v1.FileService.Remove:input_type -> belljar.v1.RemoveRequest
-	75,  // 119: belljar.v1.FileService.Chmod:input_type -> belljar.v1.ChmodRequest
-	77,  // 120: belljar.v1.FileService.Chtimes:input_type -> belljar.v1.ChtimesRequest
-	79,  // 121: belljar.v1.FileService.Truncate:input_type -> belljar.v1.TruncateRequest
-	81,  // 122: belljar.v1.FileService.Symlink:input_type -> belljar.v1.SymlinkRequest
-	83,  // 123: belljar.v1.FileService.Readlink:input_type -> belljar.v1.ReadlinkRequest
-	85,  // 124: belljar.v1.FileService.Watch:input_type -> belljar.v1.WatchFilesRequest
-	87,  // 125: belljar.v1.FileService.Download:input_type -> belljar.v1.DownloadRequest
-	89,  // 126: belljar.v1.FileService.Upload:input_type -> belljar.v1.UploadRequest
-	91,  // 127: belljar.v1.FileService.SignURL:input_type -> belljar.v1.SignURLRequest
-	93,  // 128: belljar.v1.PortService.Dial:input_type -> belljar.v1.DialRequest
-	95,  // 129: belljar.v1.HostService.Info:input_type -> belljar.v1.InfoRequest
-	98,  // 130: belljar.v1.HostService.Capabilities:input_type -> belljar.v1.CapabilitiesRequest
-	101, // 131: belljar.v1.HostService.Grade:input_type -> belljar.v1.GradeRequest
-	105, // 132: belljar.v1.AdminService.CreateTenant:input_type -> belljar.v1.CreateTenantRequest
-	107, // 133: belljar.v1.AdminService.ListTenants:input_type -> belljar.v1.ListTenantsRequest
-	109, // 134: belljar.v1.AdminService.SetQuota:input_type -> belljar.v1.SetQuotaRequest
-	111, // 135: belljar.v1.AdminService.DeleteTenant:input_type -> belljar.v1.DeleteTenantRequest
-	114, // 136: belljar.v1.AdminService.CreateKey:input_type -> belljar.v1.CreateKeyRequest
-	116, // 137: belljar.v1.AdminService.ListKeys:input_type -> belljar.v1.ListKeysRequest
-	118, // 138: belljar.v1.AdminService.RevokeKey:input_type -> belljar.v1.RevokeKeyRequest
-	120, // 139: belljar.v1.AdminService.Drain:input_type -> belljar.v1.DrainRequest
-	122, // 140: belljar.v1.AdminService.GC:input_type -> belljar.v1.GCRequest
-	6,   // 141: belljar.v1.SandboxService.Create:output_type -> belljar.v1.CreateSandboxResponse
-	8,   // 142: belljar.v1.SandboxService.Get:output_type -> belljar.v1.GetSandboxResponse
-	10,  // 143: belljar.v1.SandboxService.List:output_type -> belljar.v1.ListSandboxesResponse
-	12,  // 144: belljar.v1.SandboxService.Update:output_type -> belljar.v1.UpdateSandboxResponse
-	14,  // 145: belljar.v1.SandboxService.Extend:output_type -> belljar.v1.ExtendSandboxResponse
-	16,  // 146: belljar.v1.SandboxService.Pause:output_type -> belljar.v1.PauseSandboxResponse
-	18,  // 147: belljar.v1.SandboxService.Resume:output_type -> belljar.v1.ResumeSandboxResponse
-	20,  // 148: belljar.v1.SandboxService.Destroy:output_type -> belljar.v1.DestroySandboxResponse
-	22,  // 149: belljar.v1.SandboxService.Usage:output_type -> belljar.v1.UsageResponse
-	25,  // 150: belljar.v1.SandboxService.Watch:output_type -> belljar.v1.WatchResponse
-	27,  // 151: belljar.v1.SandboxService.Token:output_type -> belljar.v1.TokenResponse
-	31,  // 152: belljar.v1.ExecutionService.Run:output_type -> belljar.v1.RunResponse
-	33,  // 153: belljar.v1.ExecutionService.Start:output_type -> belljar.v1.StartResponse
-	38,  // 154: belljar.v1.ExecutionService.Stream:output_type -> belljar.v1.StreamResponse
-	44,  // 155: belljar.v1.ExecutionService.Interact:output_type -> belljar.v1.InteractResponse
-	46,  // 156: belljar.v1.ExecutionService.WriteStdin:output_type -> belljar.v1.WriteStdinResponse
-	48,  // 157: belljar.v1.ExecutionService.Signal:output_type -> belljar.v1.SignalResponse
-	50,  // 158: belljar.v1.ExecutionService.Resize:output_type -> belljar.v1.ResizeResponse
-	52,  // 159: belljar.v1.ExecutionService.Cancel:output_type -> belljar.v1.CancelResponse
-	54,  // 160: belljar.v1.ExecutionService.Wait:output_type -> belljar.v1.WaitResponse
-	56,  // 161: belljar.v1.ExecutionService.Get:output_type -> belljar.v1.GetExecutionResponse
-	58,  // 162: belljar.v1.ExecutionService.List:output_type -> belljar.v1.ListExecutionsResponse
-	61,  // 163: belljar.v1.FileService.Read:output_type -> belljar.v1.ReadFileResponse
-	63,  // 164: belljar.v1.FileService.Write:output_type -> belljar.v1.WriteFileResponse
-	65,  // 165: belljar.v1.FileService.List:output_type -> belljar.v1.ListFilesResponse
-	68,  // 166: belljar.v1.FileService.Stat:output_type -> belljar.v1.StatFileResponse
-	70,  // 167: belljar.v1.FileService.Mkdir:output_type -> belljar.v1.MkdirResponse
-	72,  // 168: belljar.v1.FileService.Rename:output_type -> belljar.v1.RenameResponse
-	74,  // 169: belljar.v1.FileService.Remove:output_type -> belljar.v1.RemoveResponse
-	76,  // 170: belljar.v1.FileService.Chmod:output_type -> belljar.v1.ChmodResponse
-	78,  // 171: belljar.v1.FileService.Chtimes:output_type -> belljar.v1.ChtimesResponse
-	80,  // 172: belljar.v1.FileService.Truncate:output_type -> belljar.v1.TruncateResponse
-	82,  // 173: belljar.v1.FileService.Symlink:output_type -> belljar.v1.SymlinkResponse
-	84,  // 174: belljar.v1.FileService.Readlink:output_type -> belljar.v1.ReadlinkResponse
-	86,  // 175: belljar.v1.FileService.Watch:output_type -> belljar.v1.WatchFilesResponse
-	88,  // 176: belljar.v1.FileService.Download:output_type -> belljar.v1.DownloadResponse
-	90,  // 177: belljar.v1.FileService.Upload:output_type -> belljar.v1.UploadResponse
-	92,  // 178: belljar.v1.FileService.SignURL:output_type -> belljar.v1.SignURLResponse
-	94,  // 179: belljar.v1.PortService.Dial:output_type -> belljar.v1.DialResponse
-	96,  // 180: belljar.v1.HostService.Info:output_type -> belljar.v1.InfoResponse
-	99,  // 181: belljar.v1.HostService.Capabilities:output_type -> belljar.v1.CapabilitiesResponse
-	102, // 182: belljar.v1.HostService.Grade:output_type -> belljar.v1.GradeResponse
-	106, // 183: belljar.v1.AdminService.CreateTenant:output_type -> belljar.v1.CreateTenantResponse
-	108, // 184: belljar.v1.AdminService.ListTenants:output_type -> belljar.v1.ListTenantsResponse
-	110, // 185: belljar.v1.AdminService.SetQuota:output_type -> belljar.v1.SetQuotaResponse
-	112, // 186: belljar.v1.AdminService.DeleteTenant:output_type -> belljar.v1.DeleteTenantResponse
-	115, // 187: belljar.v1.AdminService.CreateKey:output_type -> belljar.v1.CreateKeyResponse
-	117, // 188: belljar.v1.AdminService.ListKeys:output_type -> belljar.v1.ListKeysResponse
-	119, // 189: belljar.v1.AdminService.RevokeKey:output_type -> belljar.v1.RevokeKeyResponse
-	121, // 190: belljar.v1.AdminService.Drain:output_type -> belljar.v1.DrainResponse
-	123, // 191: belljar.v1.AdminService.GC:output_type -> belljar.v1.GCResponse
-	141, // [141:192] is the sub-list for method output_type
-	90,  // [90:141] is the sub-list for method input_type
-	90,  // [90:90] is the sub-list for extension type_name
-	90,  // [90:90] is the sub-list for extension extendee
-	0,   // [0:90] is the sub-list for field type_name
+	135, // 63: belljar.v1.FileInfo.modified_at:type_name -> google.protobuf.Timestamp
+	61,  // 64: belljar.v1.OpenRequest.open:type_name -> belljar.v1.OpenFile
+	62,  // 65: belljar.v1.OpenRequest.read:type_name -> belljar.v1.ReadAt
+	63,  // 66: belljar.v1.OpenRequest.write:type_name -> belljar.v1.WriteAt
+	64,  // 67: belljar.v1.OpenRequest.stat:type_name -> belljar.v1.StatFile
+	59,  // 68: belljar.v1.OpenResponse.info:type_name -> belljar.v1.FileInfo
+	1,   // 69: belljar.v1.OpenResponse.error:type_name -> belljar.v1.Error
+	59,  // 70: belljar.v1.ReadFileResponse.info:type_name -> belljar.v1.FileInfo
+	72,  // 71: belljar.v1.ListFilesResponse.entries:type_name -> belljar.v1.FileEntry
+	59,  // 72: belljar.v1.FileEntry.info:type_name -> belljar.v1.FileInfo
+	59,  // 73: belljar.v1.StatFileResponse.info:type_name -> belljar.v1.FileInfo
+	135, // 74: belljar.v1.ChtimesRequest.modified_at:type_name -> google.protobuf.Timestamp
+	134, // 75: belljar.v1.SignURLRequest.ttl:type_name -> google.protobuf.Duration
+	135, // 76: belljar.v1.SignURLResponse.expires_at:type_name -> google.protobuf.Timestamp
+	135, // 77: belljar.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	106, // 78: belljar.v1.CapabilitiesResponse.backends:type_name -> belljar.v1.BackendCapabilities
+	4,   // 79: belljar.v1.BackendCapabilities.layers:type_name -> belljar.v1.LayerReport
+	103, // 80: belljar.v1.BackendCapabilities.capabilities:type_name -> belljar.v1.Capability
+	134, // 81: belljar.v1.Quota.max_ttl:type_name -> google.protobuf.Duration
+	109, // 82: belljar.v1.Tenant.quota:type_name -> belljar.v1.Quota
+	135, // 83: belljar.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
+	109, // 84: belljar.v1.CreateTenantRequest.quota:type_name -> belljar.v1.Quota
+	110, // 85: belljar.v1.CreateTenantResponse.tenant:type_name -> belljar.v1.Tenant
+	110, // 86: belljar.v1.ListTenantsResponse.tenants:type_name -> belljar.v1.Tenant
+	109, // 87: belljar.v1.SetQuotaRequest.quota:type_name -> belljar.v1.Quota
+	135, // 88: belljar.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	135, // 89: belljar.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
+	135, // 90: belljar.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
+	134, // 91: belljar.v1.CreateKeyRequest.ttl:type_name -> google.protobuf.Duration
+	109, // 92: belljar.v1.CreateKeyRequest.quota:type_name -> belljar.v1.Quota
+	119, // 93: belljar.v1.CreateKeyResponse.key:type_name -> belljar.v1.Key
+	119, // 94: belljar.v1.ListKeysResponse.keys:type_name -> belljar.v1.Key
+	134, // 95: belljar.v1.DrainRequest.timeout:type_name -> google.protobuf.Duration
+	5,   // 96: belljar.v1.SandboxService.Create:input_type -> belljar.v1.CreateSandboxRequest
+	7,   // 97: belljar.v1.SandboxService.Get:input_type -> belljar.v1.GetSandboxRequest
+	9,   // 98: belljar.v1.SandboxService.List:input_type -> belljar.v1.ListSandboxesRequest
+	11,  // 99: belljar.v1.SandboxService.Update:input_type -> belljar.v1.UpdateSandboxRequest
+	13,  // 100: belljar.v1.SandboxService.Extend:input_type -> belljar.v1.ExtendSandboxRequest
+	15,  // 101: belljar.v1.SandboxService.Pause:input_type -> belljar.v1.PauseSandboxRequest
+	17,  // 102: belljar.v1.SandboxService.Resume:input_type -> belljar.v1.ResumeSandboxRequest
+	19,  // 103: belljar.v1.SandboxService.Destroy:input_type -> belljar.v1.DestroySandboxRequest
+	21,  // 104: belljar.v1.SandboxService.Usage:input_type -> belljar.v1.UsageRequest
+	24,  // 105: belljar.v1.SandboxService.Watch:input_type -> belljar.v1.WatchRequest
+	26,  // 106: belljar.v1.SandboxService.Token:input_type -> belljar.v1.TokenRequest
+	30,  // 107: belljar.v1.ExecutionService.Run:input_type -> belljar.v1.RunRequest
+	32,  // 108: belljar.v1.ExecutionService.Start:input_type -> belljar.v1.StartRequest
+	37,  // 109: belljar.v1.ExecutionService.Stream:input_type -> belljar.v1.StreamRequest
+	42,  // 110: belljar.v1.ExecutionService.Interact:input_type -> belljar.v1.InteractRequest
+	45,  // 111: belljar.v1.ExecutionService.WriteStdin:input_type -> belljar.v1.WriteStdinRequest
+	47,  // 112: belljar.v1.ExecutionService.Signal:input_type -> belljar.v1.SignalRequest
+	49,  // 113: belljar.v1.ExecutionService.Resize:input_type -> belljar.v1.ResizeRequest
+	51,  // 114: belljar.v1.ExecutionService.Cancel:input_type -> belljar.v1.CancelRequest
+	53,  // 115: belljar.v1.ExecutionService.Wait:input_type -> belljar.v1.WaitRequest
+	55,  // 116: belljar.v1.ExecutionService.Get:input_type -> belljar.v1.GetExecutionRequest
+	57,  // 117: belljar.v1.ExecutionService.List:input_type -> belljar.v1.ListExecutionsRequest
+	60,  // 118: belljar.v1.FileService.Open:input_type -> belljar.v1.OpenRequest
+	66,  // 119: belljar.v1.FileService.Read:input_type -> belljar.v1.ReadFileRequest
+	68,  // 120: belljar.v1.FileService.Write:input_type -> belljar.v1.WriteFileRequest
+	70,  // 121: belljar.v1.FileService.List:input_type -> belljar.v1.ListFilesRequest
+	73,  // 122: belljar.v1.FileService.Stat:input_type -> belljar.v1.StatFileRequest
+	75,  // 123: belljar.v1.FileService.Mkdir:input_type -> belljar.v1.MkdirRequest
+	77,  // 124: belljar.v1.FileService.Rename:input_type -> belljar.v1.RenameRequest
+	79,  // 125: belljar.v1.FileService.Remove:input_type -> belljar.v1.RemoveRequest
+	81,  // 126: belljar.v1.FileService.Chmod:input_type -> belljar.v1.ChmodRequest
+	83,  // 127: belljar.v1.FileService.Chtimes:input_type -> belljar.v1.ChtimesRequest
+	85,  // 128: belljar.v1.FileService.Truncate:input_type -> belljar.v1.TruncateRequest
+	87,  // 129: belljar.v1.FileService.Symlink:input_type -> belljar.v1.SymlinkRequest
+	89,  // 130: belljar.v1.FileService.Readlink:input_type -> belljar.v1.ReadlinkRequest
+	91,  // 131: belljar.v1.FileService.Watch:input_type -> belljar.v1.WatchFilesRequest
+	93,  // 132: belljar.v1.FileService.Download:input_type -> belljar.v1.DownloadRequest
+	95,  // 133: belljar.v1.FileService.Upload:input_type -> belljar.v1.UploadRequest
+	97,  // 134: belljar.v1.FileService.SignURL:input_type -> belljar.v1.SignURLRequest
+	99,  // 135: belljar.v1.PortService.Dial:input_type -> belljar.v1.DialRequest
+	101, // 136: belljar.v1.HostService.Info:input_type -> belljar.v1.InfoRequest
+	104, // 137: belljar.v1.HostService.Capabilities:input_type -> belljar.v1.CapabilitiesRequest
+	107, // 138: belljar.v1.HostService.Grade:input_type -> belljar.v1.GradeRequest
+	111, // 139: belljar.v1.AdminService.CreateTenant:input_type -> belljar.v1.CreateTenantRequest
+	113, // 140: belljar.v1.AdminService.ListTenants:input_type -> belljar.v1.ListTenantsRequest
+	115, // 141: belljar.v1.AdminService.SetQuota:input_type -> belljar.v1.SetQuotaRequest
+	117, // 142: belljar.v1.AdminService.DeleteTenant:input_type -> belljar.v1.DeleteTenantRequest
+	120, // 143: belljar.v1.AdminService.CreateKey:input_type -> belljar.v1.CreateKeyRequest
+	122, // 144: belljar.v1.AdminService.ListKeys:input_type -> belljar.v1.ListKeysRequest
+	124, // 145: belljar.v1.AdminService.RevokeKey:input_type -> belljar.v1.RevokeKeyRequest
+	126, // 146: belljar.v1.AdminService.Drain:input_type -> belljar.v1.DrainRequest
+	128, // 147: belljar.v1.AdminService.GC:input_type -> belljar.v1.GCRequest
+	6,   // 148: belljar.v1.SandboxService.Create:output_type -> belljar.v1.CreateSandboxResponse
+	8,   // 149: belljar.v1.SandboxService.Get:output_type -> belljar.v1.GetSandboxResponse
+	10,  // 150: belljar.v1.SandboxService.List:output_type -> belljar.v1.ListSandboxesResponse
+	12,  // 151: belljar.v1.SandboxService.Update:output_type -> belljar.v1.UpdateSandboxResponse
+	14,  // 152: belljar.v1.SandboxService.Extend:output_type -> belljar.v1.ExtendSandboxResponse
+	16,  // 153: belljar.v1.SandboxService.Pause:output_type -> belljar.v1.PauseSandboxResponse
+	18,  // 154: belljar.v1.SandboxService.Resume:output_type -> belljar.v1.ResumeSandboxResponse
+	20,  // 155: belljar.v1.SandboxService.Destroy:output_type -> belljar.v1.DestroySandboxResponse
+	22,  // 156: belljar.v1.SandboxService.Usage:output_type -> belljar.v1.UsageResponse
+	25,  // 157: belljar.v1.SandboxService.Watch:output_type -> belljar.v1.WatchResponse
+	27,  // 158: belljar.v1.SandboxService.Token:output_type -> belljar.v1.TokenResponse
+	31,  // 159: belljar.v1.ExecutionService.Run:output_type -> belljar.v1.RunResponse
+	33,  // 160: belljar.v1.ExecutionService.Start:output_type -> belljar.v1.StartResponse
+	38,  // 161: belljar.v1.ExecutionService.Stream:output_type -> belljar.v1.StreamResponse
+	44,  // 162: belljar.v1.ExecutionService.Interact:output_type -> belljar.v1.InteractResponse
+	46,  // 163: belljar.v1.ExecutionService.WriteStdin:output_type -> belljar.v1.WriteStdinResponse
+	48,  // 164: belljar.v1.ExecutionService.Signal:output_type -> belljar.v1.SignalResponse
+	50,  // 165: belljar.v1.ExecutionService.Resize:output_type -> belljar.v1.ResizeResponse
+	52,  // 166: belljar.v1.ExecutionService.Cancel:output_type -> belljar.v1.CancelResponse
+	54,  // 167: belljar.v1.ExecutionService.Wait:output_type -> belljar.v1.WaitResponse
+	56,  // 168: belljar.v1.ExecutionService.Get:output_type -> belljar.v1.GetExecutionResponse
+	58,  // 169: belljar.v1.ExecutionService.List:output_type -> belljar.v1.ListExecutionsResponse
+	65,  // 170: belljar.v1.FileService.Open:output_type -> belljar.v1.OpenResponse
+	67,  // 171: belljar.v1.FileService.Read:output_type -> belljar.v1.ReadFileResponse
+	69,  // 172: belljar.v1.FileService.Write:output_type -> belljar.v1.WriteFileResponse
+	71,  // 173: belljar.v1.FileService.List:output_type -> belljar.v1.ListFilesResponse
+	74,  // 174: belljar.v1.FileService.Stat:output_type -> belljar.v1.StatFileResponse
+	76,  // 175: belljar.v1.FileService.Mkdir:output_type -> belljar.v1.MkdirResponse
+	78,  // 176: belljar.v1.FileService.Rename:output_type -> belljar.v1.RenameResponse
+	80,  // 177: belljar.v1.FileService.Remove:output_type -> belljar.v1.RemoveResponse
+	82,  // 178: belljar.v1.FileService.Chmod:output_type -> belljar.v1.ChmodResponse
+	84,  // 179: belljar.v1.FileService.Chtimes:output_type -> belljar.v1.ChtimesResponse
+	86,  // 180: belljar.v1.FileService.Truncate:output_type -> belljar.v1.TruncateResponse
+	88,  // 181: belljar.v1.FileService.Symlink:output_type -> belljar.v1.SymlinkResponse
+	90,  // 182: belljar.v1.FileService.Readlink:output_type -> belljar.v1.ReadlinkResponse
+	92,  // 183: belljar.v1.FileService.Watch:output_type -> belljar.v1.WatchFilesResponse
+	94,  // 184: belljar.v1.FileService.Download:output_type -> belljar.v1.DownloadResponse
+	96,  // 185: belljar.v1.FileService.Upload:output_type -> belljar.v1.UploadResponse
+	98,  // 186: belljar.v1.FileService.SignURL:output_type -> belljar.v1.SignURLResponse
+	100, // 187: belljar.v1.PortService.Dial:output_type -> belljar.v1.DialResponse
+	102, // 188: belljar.v1.HostService.Info:output_type -> belljar.v1.InfoResponse
+	105, // 189: belljar.v1.HostService.Capabilities:output_type -> belljar.v1.CapabilitiesResponse
+	108, // 190: belljar.v1.HostService.Grade:output_type -> belljar.v1.GradeResponse
+	112, // 191: belljar.v1.AdminService.CreateTenant:output_type -> belljar.v1.CreateTenantResponse
+	114, // 192: belljar.v1.AdminService.ListTenants:output_type -> belljar.v1.ListTenantsResponse
+	116, // 193: belljar.v1.AdminService.SetQuota:output_type -> belljar.v1.SetQuotaResponse
+	118, // 194: belljar.v1.AdminService.DeleteTenant:output_type -> belljar.v1.DeleteTenantResponse
+	121, // 195: belljar.v1.AdminService.CreateKey:output_type -> belljar.v1.CreateKeyResponse
+	123, // 196: belljar.v1.AdminService.ListKeys:output_type -> belljar.v1.ListKeysResponse
+	125, // 197: belljar.v1.AdminService.RevokeKey:output_type -> belljar.v1.RevokeKeyResponse
+	127, // 198: belljar.v1.AdminService.Drain:output_type -> belljar.v1.DrainResponse
+	129, // 199: belljar.v1.AdminService.GC:output_type -> belljar.v1.GCResponse
+	148, // [148:200] is the sub-list for method output_type
+	96,  // [96:148] is the sub-list for method input_type
+	96,  // [96:96] is the sub-list for extension type_name
+	96,  // [96:96] is the sub-list for extension extendee
+	0,   // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_belljar_v1_belljar_proto_init() }
@@ -8358,13 +8934,22 @@ func file_belljar_v1_belljar_proto_init() {
 		(*InteractResponse_Result)(nil),
 		(*InteractResponse_KeepAlive)(nil),
 	}
+	file_belljar_v1_belljar_proto_msgTypes[59].OneofWrappers = []any{
+		(*OpenRequest_Open)(nil),
+		(*OpenRequest_Read)(nil),
+		(*OpenRequest_Write)(nil),
+		(*OpenRequest_Truncate)(nil),
+		(*OpenRequest_Chmod)(nil),
+		(*OpenRequest_Stat)(nil),
+		(*OpenRequest_Names)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_belljar_v1_belljar_proto_rawDesc), len(file_belljar_v1_belljar_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   127,
+			NumMessages:   133,
 			NumExtensions: 0,
 			NumServices:   6,
 		},

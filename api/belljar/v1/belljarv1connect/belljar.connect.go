@@ -87,6 +87,8 @@ const (
 	ExecutionServiceGetProcedure = "/belljar.v1.ExecutionService/Get"
 	// ExecutionServiceListProcedure is the procedure name of the ExecutionService's List RPC.
 	ExecutionServiceListProcedure = "/belljar.v1.ExecutionService/List"
+	// FileServiceOpenProcedure is the procedure name of the FileService's Open RPC.
+	FileServiceOpenProcedure = "/belljar.v1.FileService/Open"
 	// FileServiceReadProcedure is the procedure name of the FileService's Read RPC.
 	FileServiceReadProcedure = "/belljar.v1.FileService/Read"
 	// FileServiceWriteProcedure is the procedure name of the FileService's Write RPC.
@@ -1134,6 +1136,13 @@ func (h executionServiceHandler) list(ctx context.Context, _ connect.Spec, strea
 }
 
 var (
+	fileServiceOpenSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeBidi,
+			Schema:     v1.File_belljar_v1_belljar_proto.Services().ByName("FileService").Methods().ByName("Open"),
+			Procedure:  FileServiceOpenProcedure,
+		}
+	})
 	fileServiceReadSpec = sync.OnceValue(func() connect.Spec {
 		return connect.Spec{
 			StreamType: connect.StreamTypeServer,
@@ -1253,6 +1262,9 @@ var (
 
 // FileServiceClient is a client for the belljar.v1.FileService service.
 type FileServiceClient interface {
+	// Open opens a file or directory and works on it for as long as the stream lives:
+	// what os.File does. It needs HTTP/2.
+	Open(context.Context) (FileServiceOpenClientStream, error)
 	// Read streams a file, or a range of it.
 	Read(context.Context, *v1.ReadFileRequest) (FileServiceReadClientStream, error)
 	// Write replaces a file atomically with what is streamed, or writes into it.
@@ -1291,6 +1303,42 @@ type FileServiceClient interface {
 // clients may share a single connect.Client.
 func NewFileServiceClient(client *connect.Client) FileServiceClient {
 	return &fileServiceClient{client: client}
+}
+
+// FileServiceOpenClientStream is the client stream for the FileService's Open RPC.
+type FileServiceOpenClientStream struct {
+	stream connect.ClientStream
+}
+
+// SendHeaders opens the stream and flushes the request headers without a message. The first Send or
+// Receive does this implicitly.
+func (s FileServiceOpenClientStream) SendHeaders() error {
+	return s.stream.SendHeaders()
+}
+
+// Send sends a request message to the server.
+func (s FileServiceOpenClientStream) Send(req *v1.OpenRequest) error {
+	return s.stream.Send(req)
+}
+
+// CloseSend closes the request side of the stream.
+func (s FileServiceOpenClientStream) CloseSend() error {
+	return s.stream.CloseSend()
+}
+
+// Receive returns the next response message from the server.
+func (s FileServiceOpenClientStream) Receive() (*v1.OpenResponse, error) {
+	var res v1.OpenResponse
+	if err := s.stream.Receive(&res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+// Close releases the stream's resources. It is idempotent and is typically deferred to clean up a
+// stream abandoned before io.EOF.
+func (s FileServiceOpenClientStream) Close() error {
+	return s.stream.Close()
 }
 
 // FileServiceReadClientStream is the client stream for the FileService's Read RPC.
@@ -1413,6 +1461,9 @@ func (s FileServiceUploadClientStream) CloseAndReceive() (*v1.UploadResponse, er
 
 // FileServiceHandler is an implementation of the belljar.v1.FileService service.
 type FileServiceHandler interface {
+	// Open opens a file or directory and works on it for as long as the stream lives:
+	// what os.File does. It needs HTTP/2.
+	Open(context.Context, FileServiceOpenServerStream) error
 	// Read streams a file, or a range of it.
 	Read(context.Context, *v1.ReadFileRequest, FileServiceReadServerStream) error
 	// Write replaces a file atomically with what is streamed, or writes into it.
@@ -1451,6 +1502,7 @@ type FileServiceHandler interface {
 func RegisterFileServiceHandler(server *connect.Server, svc FileServiceHandler) {
 	adapter := fileServiceHandler{svc: svc}
 	server.Register(
+		connect.Method{Spec: fileServiceOpenSpec(), Handler: adapter.open},
 		connect.Method{Spec: fileServiceReadSpec(), Handler: adapter.read},
 		connect.Method{Spec: fileServiceWriteSpec(), Handler: adapter.write},
 		connect.Method{Spec: fileServiceListSpec(), Handler: adapter.list},
@@ -1468,6 +1520,30 @@ func RegisterFileServiceHandler(server *connect.Server, svc FileServiceHandler) 
 		connect.Method{Spec: fileServiceUploadSpec(), Handler: adapter.upload},
 		connect.Method{Spec: fileServiceSignURLSpec(), Handler: adapter.signURL},
 	)
+}
+
+// FileServiceOpenServerStream is the server stream for the FileService's Open RPC.
+type FileServiceOpenServerStream struct {
+	stream connect.ServerStream
+}
+
+// Receive returns the next request message from the client.
+func (s FileServiceOpenServerStream) Receive() (*v1.OpenRequest, error) {
+	var req v1.OpenRequest
+	if err := s.stream.Receive(&req); err != nil {
+		return nil, err
+	}
+	return &req, nil
+}
+
+// SendHeaders flushes the response headers without a message. The first Send does this implicitly.
+func (s FileServiceOpenServerStream) SendHeaders() error {
+	return s.stream.SendHeaders()
+}
+
+// Send sends a response message to the client.
+func (s FileServiceOpenServerStream) Send(res *v1.OpenResponse) error {
+	return s.stream.Send(res)
 }
 
 // FileServiceReadServerStream is the server stream for the FileService's Read RPC.
@@ -1546,6 +1622,10 @@ func (s FileServiceUploadServerStream) Receive() (*v1.UploadRequest, error) {
 // UnimplementedFileServiceHandler returns CodeUnimplemented from all methods.
 type UnimplementedFileServiceHandler struct{}
 
+func (UnimplementedFileServiceHandler) Open(context.Context, FileServiceOpenServerStream) error {
+	return connect.NewError(connect.CodeUnimplemented, "belljar.v1.FileService.Open is not implemented")
+}
+
 func (UnimplementedFileServiceHandler) Read(context.Context, *v1.ReadFileRequest, FileServiceReadServerStream) error {
 	return connect.NewError(connect.CodeUnimplemented, "belljar.v1.FileService.Read is not implemented")
 }
@@ -1612,6 +1692,14 @@ func (UnimplementedFileServiceHandler) SignURL(context.Context, *v1.SignURLReque
 
 type fileServiceClient struct {
 	client *connect.Client
+}
+
+func (c *fileServiceClient) Open(ctx context.Context) (FileServiceOpenClientStream, error) {
+	stream, err := c.client.CallClientStream(ctx, fileServiceOpenSpec())
+	if err != nil {
+		return FileServiceOpenClientStream{}, err
+	}
+	return FileServiceOpenClientStream{stream: stream}, nil
 }
 
 func (c *fileServiceClient) Read(ctx context.Context, req *v1.ReadFileRequest) (FileServiceReadClientStream, error) {
@@ -1743,6 +1831,10 @@ func (c *fileServiceClient) SignURL(ctx context.Context, req *v1.SignURLRequest)
 }
 
 type fileServiceHandler struct{ svc FileServiceHandler }
+
+func (h fileServiceHandler) open(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	return h.svc.Open(ctx, FileServiceOpenServerStream{stream: stream})
+}
 
 func (h fileServiceHandler) read(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
 	var req v1.ReadFileRequest
