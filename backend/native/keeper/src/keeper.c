@@ -562,23 +562,24 @@ static void init_main(i32 sync, i32 tree, i32 rwfd, const i32 *procs, i32 nprocs
 	if (plan->nsflags & CLONE_NEWCGROUP)
 		TRY(ST_CGROUPNS, sys1(NR_unshare, CLONE_NEWCGROUP));
 
-	/* What one execution leaves in the sandbox's ipc namespace is charged to it and
-	 * weighs on the next: shared memory goes with its last user, queues stay small.
-	 * Without an id 0 in its user namespace nobody may write these. */
-	if ((plan->nsflags & CLONE_NEWIPC) && !(plan->flags & SB_ROOTLESS)) {
-		TRY(ST_IPC, write_file("/proc/sys/kernel/shm_rmid_forced", "1", 1));
-		TRY(ST_IPC, write_file("/proc/sys/kernel/msgmni", "64", 2));
-		TRY(ST_IPC, write_file("/proc/sys/kernel/sem", "500 8000 100 128", 16));
-	}
 	TRY(ST_PROPAGATION, sys5(NR_mount, NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 	TRY(ST_ATTACH_ROOT, sys5(NR_move_mount, tree, "", AT_FDCWD, "/sys/n", MOVE_MOUNT_F_EMPTY_PATH));
 	TRY(ST_ATTACH_ROOT, sys1(NR_chdir, "/sys/n"));
-	/* proc before the old root goes: a user namespace may mount it only while it
-	 * can see another complete one. Read-only as a whole: nothing in it can be written. */
+	/* proc before the old root goes: a user namespace may mount it only while it can
+	 * see another complete one. Read-only as a whole, once these are set: only id 0 may. */
 	if (plan->flags & SB_HOSTPROC)
 		TRY(ST_PROC, sys5(NR_mount, "/proc", "proc", NULL, MS_BIND | MS_REC, NULL));
 	else
-		TRY(ST_PROC, sys5(NR_mount, "proc", "proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+		TRY(ST_PROC, sys5(NR_mount, "proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+	/* What an execution leaves in the ipc namespace is charged to it and weighs on the next: shared memory goes
+	 * with its last user, queues stay small. In the host's procfs a look-up walks the entries of all namespaces. */
+	if ((plan->nsflags & CLONE_NEWIPC) && !(plan->flags & SB_ROOTLESS)) {
+		TRY(ST_IPC, write_file("proc/sys/kernel/shm_rmid_forced", "1", 1));
+		TRY(ST_IPC, write_file("proc/sys/kernel/msgmni", "64", 2));
+		TRY(ST_IPC, write_file("proc/sys/kernel/sem", "500 8000 100 128", 16));
+	}
+	if (!(plan->flags & SB_HOSTPROC))
+		TRY(ST_PROC, sys5(NR_mount, NULL, "proc", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
 
 	/* One writable superblock, bound at every writable place: one quota for all. */
 	if (rwfd >= 0)
