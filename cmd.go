@@ -436,6 +436,7 @@ type execution struct {
 	requested time.Time
 	quota     outputQuota
 	done      chan struct{} // closed when result is there
+	launched  chan struct{} // closed when the streams are there
 	forced    chan struct{} // closed when it is ended from outside
 
 	mu       sync.Mutex
@@ -445,18 +446,22 @@ type execution struct {
 	stdin    *os.File   // the supervisor's end, while it is open
 	streams  [2]*stream // stdout, stderr; nil until launched, or with a terminal
 	pipes    []*streamPipe
+	dropped  [2]int64 // bytes of each stream before those in the result
 	reason   killReason
 	killedAt time.Time
 	grace    *time.Timer
 	admitted time.Time
 	result   *Result
 	err      error
+
+	stdinTurn sync.Mutex // held through a write; before mu
+	stdinAt   int64      // bytes written by WriteStdin
 }
 
 func newExecution(s *Sandbox, p Process) *execution {
 	e := &execution{
 		sb: s, proc: p, requested: time.Now(), state: Running,
-		done: make(chan struct{}), forced: make(chan struct{}),
+		done: make(chan struct{}), forced: make(chan struct{}), launched: make(chan struct{}),
 	}
 	e.quota.limit = int64(p.Limits.Output)
 	e.quota.hit = func() { e.stop(context.Background(), killOutput) }
@@ -498,6 +503,8 @@ func (e *execution) dropOutput() {
 	r := *e.result
 	r.DroppedBytes += int64(len(r.Stdout) + len(r.Stderr))
 	r.Truncated = r.DroppedBytes > 0
+	e.dropped[0] += int64(len(r.Stdout))
+	e.dropped[1] += int64(len(r.Stderr))
 	r.Stdout, r.Stderr = nil, nil
 	e.result = &r
 	e.streams, e.pipes = [2]*stream{}, nil
@@ -670,6 +677,7 @@ func (e *execution) run(task Task, c *Cmd, outR, errR, inW *os.File) {
 	}
 	reason := e.reason
 	e.mu.Unlock()
+	close(e.launched)
 
 	for _, s := range streams {
 		if s != nil {
@@ -793,6 +801,7 @@ func (e *execution) end(exit Exit, err error, admitted bool) {
 		p.release()
 	}
 	reaped := time.Now()
+	var lost [2]int64
 	res := &Result{ID: e.proc.ID, Backend: e.sb.backend.Name(), SpecVersion: SpecVersion}
 	if streams[0] != nil || streams[1] != nil {
 		limit := e.patience(exit)
@@ -802,6 +811,7 @@ func (e *execution) end(exit Exit, err error, admitted bool) {
 			}
 			b, dropped := s.finish(limit, e.forced)
 			res.DroppedBytes += dropped
+			lost[i] = dropped - s.above()
 			if i == 0 {
 				res.Stdout = b
 			} else {
@@ -823,7 +833,7 @@ func (e *execution) end(exit Exit, err error, admitted bool) {
 	}
 	e.judge(res, exit, err)
 	e.stamp(res, exit, reaped)
-	e.state, e.result, e.tty = res.State, res, nil
+	e.state, e.result, e.tty, e.dropped = res.State, res, nil, lost
 	if res.Cause == CauseInfra {
 		e.err = res.Error
 	}

@@ -203,6 +203,9 @@ func (s *stream) attach(w io.Writer) bool {
 		return false
 	}
 	past := s.snapshot()
+	if f, ok := w.(*followed); ok {
+		f.startAt(s.total - int64(len(past)))
+	}
 	s.sinks = append(slices.Clip(s.sinks), k)
 	s.mu.Unlock()
 	n, err := 0, error(nil)
@@ -259,6 +262,13 @@ func (s *stream) finish(limit time.Duration, forced <-chan struct{}) ([]byte, in
 		return out, s.over
 	}
 	return buf[:total:total], s.over
+}
+
+// above is how many bytes were above the output limit: they came last.
+func (s *stream) above() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
 }
 
 func (s *stream) await(limit time.Duration, forced <-chan struct{}) {

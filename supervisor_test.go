@@ -24,6 +24,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var programs = map[string]fake.Program{
+	"counter": counter,
 	"hang": func(ctx context.Context, p *fake.Proc) int {
 		_, _ = io.WriteString(p.Stdout, "ready\n")
 		<-ctx.Done()
