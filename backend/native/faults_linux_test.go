@@ -3,8 +3,10 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -278,5 +280,166 @@ func TestSignalAfterTheEnd(t *testing.T) {
 	x := &task{in: &instance{}, set: new(cgroup.Set), given: true}
 	if err := x.SignalTree(t.Context(), syscall.SIGTERM); err != nil {
 		t.Error(err) // it would not even get here: the set is empty
+	}
+}
+
+// TestUntoldEnd: a SIGKILL beside a memory counter that cannot be read is neither the
+// program's own signal nor, for certain, the limit.
+func TestUntoldEnd(t *testing.T) {
+	b := newBackend(t)
+	in, err := create(t, b, belljar.Spec{Limits: belljar.Limits{Memory: 64 * belljar.MiB}}, nil)
+	if errors.Is(err, belljar.ErrIsolationUnavailable) {
+		t.Skip("no memory limits here")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dup := func() *os.File {
+		fd, err := unix.FcntlInt(null.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return os.NewFile(uintptr(fd), "null")
+	}
+	defer null.Close()
+	x, err := in.Start(t.Context(), &belljar.Process{ID: "x", Args: []string{"sleep", "1000"}, Dir: "/", Env: []string{"PATH=/bin"}, Limits: in.plan.Spec.Limits},
+		belljar.Stdio{Stdin: dup(), Stdout: dup(), Stderr: dup()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := x.(*task).set
+	if set == nil {
+		t.Skip("no groups here")
+	}
+	if err := x.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-x.(*task).done
+	removed := false
+	for _, dir := range set.Paths() {
+		if _, err := os.Stat(filepath.Join(dir, "memory.oom_control")); err == nil {
+			removed = os.Remove(dir) == nil
+		}
+	}
+	if !removed {
+		t.Skip("the group of the counter cannot be removed by itself here")
+	}
+	if e, err := x.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "what ended the execution") {
+		t.Errorf("ended %+v, %v", e, err)
+	}
+}
+
+// TestIDRanges: no two tenants with sandboxes have one range, and there is an end to it.
+func TestIDRanges(t *testing.T) {
+	b := New(Config{})
+	seen := map[uint32]string{}
+	take := func(tenant string) error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		base, err := b.idBase(tenant)
+		if err != nil {
+			return err
+		}
+		if base < 0x40000000 || base >= 0x60000000 || base&0xffff != 0 {
+			t.Fatalf("%s: range %#x", tenant, base)
+		}
+		if other := seen[base]; other != "" && other != tenant {
+			t.Fatalf("%#x belongs to %s and %s", base, other, tenant)
+		}
+		seen[base] = tenant
+		in := newInstance(b, &belljar.Plan{Spec: belljar.Spec{Tenant: tenant}})
+		in.base = base
+		if len(b.live) < idRanges/2 {
+			b.live[in] = struct{}{}
+		} else {
+			b.making[in] = struct{}{}
+		}
+		return nil
+	}
+	// One of them was adopted, with a range that is no longer its name's.
+	adopted := newInstance(b, &belljar.Plan{Spec: belljar.Spec{Tenant: "adopted"}})
+	adopted.base = 0x40000000 + 17<<16
+	b.live[adopted] = struct{}{}
+	seen[adopted.base] = "adopted"
+	for i := range idRanges - 1 {
+		if err := take(fmt.Sprintf("t%d", i)); err != nil {
+			t.Fatalf("tenant %d: %v", i, err)
+		}
+	}
+	if err := take("one-too-many"); !errors.Is(err, belljar.ErrUnavailable) {
+		t.Errorf("one more than there are ranges: %v", err)
+	}
+	for in := range b.making {
+		seen[in.base] = ""
+		delete(b.making, in)
+		break
+	}
+	if err := take("the-next"); err != nil {
+		t.Errorf("after one was given back: %v", err)
+	}
+}
+
+// TestImageSource: an image is refused where a mount's source is.
+func TestImageSource(t *testing.T) {
+	state := t.TempDir()
+	own := filepath.Join(state, "sandboxes", "sb-aaaaaaaaaaaaaaaaaaaa")
+	link := filepath.Join(t.TempDir(), "link")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := errors.Join(os.MkdirAll(own, 0o700), os.Symlink(state, link), os.WriteFile(file, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	b := newBackend(t)
+	for _, stateDir := range []string{own, filepath.Join(link, "sandboxes", filepath.Base(own))} {
+		for name, dir := range map[string]string{
+			"the state directory": state, "in it": own, "above it": filepath.Dir(state), "by a link": link, "a file": file, "missing": state + "/none",
+		} {
+			for field, spec := range map[string]belljar.Spec{
+				"spec image":            {Image: dir},
+				"spec mounts[0].source": {Mounts: []belljar.Mount{{Source: dir, Target: "/data"}}},
+			} {
+				if name == "a file" && spec.Image == "" {
+					continue // may be mounted
+				}
+				_, err := create(t, b, spec, func(p *belljar.Plan) { p.StateDir = stateDir })
+				var e *belljar.Error
+				if !errors.As(err, &e) || e.Code != belljar.CodeInvalidSpec || e.Op != field || e.Hint == "" {
+					t.Errorf("%s %s: %v, want INVALID_SPEC", field, name, err)
+				}
+			}
+		}
+		if _, err := create(t, b, belljar.Spec{Image: image(t, "ok")}, func(p *belljar.Plan) { p.StateDir = stateDir }); err != nil {
+			t.Errorf("another image: %v", err)
+		}
+	}
+}
+
+// TestWatchNobodyReads: a watcher whose events nobody takes ends with its sandbox.
+func TestWatchNobodyReads(t *testing.T) {
+	in, err := create(t, newBackend(t), belljar.Spec{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := in.Files().Watch(t.Context(), "/workspace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 { // more than are kept
+		if err := in.Files().Mkdir(fmt.Sprintf("/workspace/%d", i), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := in.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for range events {
+		n++
+	}
+	if n == 0 || n > 66 {
+		t.Errorf("%d events", n)
 	}
 }

@@ -433,18 +433,18 @@ func (v files) Watch(ctx context.Context, name string) (<-chan belljar.FileEvent
 	}
 	f := os.NewFile(uintptr(ifd), "inotify")
 	ch := make(chan belljar.FileEvent, 64)
-	stop := context.AfterFunc(ctx, func() { f.Close() })
+	ended := make(chan struct{})
 	go func() {
 		select {
 		case <-v.in.gone:
 		case <-ctx.Done():
+		case <-ended:
 		}
-		f.Close()
+		f.Close() // a Read that waits returns
 	}()
 	go func() {
 		defer close(ch)
-		defer stop()
-		defer f.Close()
+		defer close(ended)
 		buf := make([]byte, 64<<10)
 		for {
 			n, err := f.Read(buf)
@@ -454,6 +454,8 @@ func (v files) Watch(ctx context.Context, name string) (<-chan belljar.FileEvent
 			for _, ev := range parseInotify(buf[:n]) {
 				select {
 				case ch <- ev:
+				case <-v.in.gone: // nobody may be reading any more
+					return
 				case <-ctx.Done():
 					return
 				}

@@ -174,6 +174,11 @@ func newInstance(b *Backend, p *belljar.Plan) *instance {
 
 func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err error) {
 	in := newInstance(b, p)
+	defer func() { // last of all: until then its ids are in use
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.making, in)
+	}()
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -210,11 +215,19 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 			Hint: "lower it, or raise the hard limit of the calling process (ulimit -Hn)",
 		}
 	}
-	in.base = b.idBase(p.Spec.Tenant)
+	if in.base, err = b.idBase(p.Spec.Tenant); err != nil {
+		return nil, err
+	}
+	b.making[in] = struct{}{}
 
 	mounts, dirs, err := in.mountOps()
 	if err != nil {
 		return nil, err
+	}
+	if p.Spec.Image != "" {
+		if err := in.checkImage(); err != nil {
+			return nil, err
+		}
 	}
 	tpl, err := b.templateFor(p, in.on, dirs)
 	if err != nil {
@@ -398,15 +411,58 @@ func (in *instance) writesHost() bool {
 	return !in.on[belljar.LayerRootfs] || slices.ContainsFunc(in.plan.Spec.Mounts, func(m belljar.Mount) bool { return m.ReadOnly != nil && !*m.ReadOnly })
 }
 
-// checkSource refuses sources that hand over the host or this runtime.
-func (in *instance) checkSource(src string) *belljar.Error {
-	if dir := in.plan.StateDir; dir != "" {
-		state := filepath.Dir(filepath.Dir(dir))
-		if src == state || strings.HasPrefix(src, state+"/") || strings.HasPrefix(state, src+"/") {
-			return &belljar.Error{Code: belljar.CodeInvalidSpec, Message: src + " holds the state directory", Hint: "mount something else"}
+// checkImage refuses an image as it would a mount's source.
+func (in *instance) checkImage() error {
+	_, mode, err := bindOp("", in.plan.Spec.Image, 0, 0)
+	if err == nil && !mode.IsDir() {
+		err = &fs.PathError{Op: "open", Path: in.plan.Spec.Image, Err: unix.ENOTDIR}
+	}
+	if err != nil {
+		return &belljar.Error{
+			Code: belljar.CodeInvalidSpec, Op: "spec image", Message: err.Error(), Err: err,
+			Hint: "it must be a directory, and no part of its path may be a symbolic link",
 		}
 	}
+	if err := in.checkSource(in.plan.Spec.Image); err != nil {
+		err.Op = "spec image"
+		return err
+	}
 	return nil
+}
+
+// checkSource refuses sources that hand over this runtime's records: the state
+// directory, what is below and what is above it, under whatever name.
+func (in *instance) checkSource(src string) *belljar.Error {
+	if in.plan.StateDir == "" {
+		return nil
+	}
+	state, err := filepath.EvalSymlinks(filepath.Dir(filepath.Dir(in.plan.StateDir)))
+	if err != nil {
+		return &belljar.Error{Code: belljar.CodeUnavailable, Message: "state directory: " + err.Error(), Err: err}
+	}
+	same, err := os.Stat(state)
+	above, aerr := os.Stat(src)
+	if err := errors.Join(err, aerr); err != nil {
+		return &belljar.Error{Code: belljar.CodeInvalidSpec, Message: err.Error(), Err: err}
+	}
+	if onTheWay(src, same) || onTheWay(state, above) {
+		return &belljar.Error{Code: belljar.CodeInvalidSpec, Message: src + " holds the state directory, or is in it", Hint: "use another directory"}
+	}
+	return nil
+}
+
+// onTheWay reports whether a path without links leads through a directory or to it.
+func onTheWay(p string, dir fs.FileInfo) bool {
+	for {
+		if fi, err := os.Stat(p); err == nil && os.SameFile(fi, dir) {
+			return true
+		}
+		up := filepath.Dir(p)
+		if up == p {
+			return false
+		}
+		p = up
+	}
 }
 
 // checkGroupWrite refuses a writable source that this user reaches only through a

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -41,6 +42,7 @@ type Backend struct {
 	tenants   map[string]uint32
 	idmaps    map[idmapKey]int
 	live      map[*instance]struct{}
+	making    map[*instance]struct{} // have ids, are not in live yet
 	closed    bool
 	creating  sync.WaitGroup // what will be in live; added to under mu
 
@@ -67,7 +69,7 @@ func New(c Config) *Backend {
 	}
 	return &Backend{
 		cfg: c, root: os.Geteuid() == 0 && hasSysAdmin(), templates: map[string]*template{}, tenants: map[string]uint32{}, idmaps: map[idmapKey]int{},
-		live: map[*instance]struct{}{}, filters: map[filterKey]*seccomp.Program{},
+		live: map[*instance]struct{}{}, making: map[*instance]struct{}{}, filters: map[filterKey]*seccomp.Program{},
 	}
 }
 
@@ -384,36 +386,64 @@ func freeTemplate(all map[string]*template) uint32 {
 	return id
 }
 
-// idBase gives a tenant its own range of host ids; b.mu is held.
-func (b *Backend) idBase(tenant string) uint32 {
+// idRanges is how many ranges of 65 536 host ids there are.
+const idRanges = 0x2000
+
+// idBase gives a tenant its own range of host ids; b.mu is held. The range stays the
+// tenant's at least as long as a sandbox in it lives or is being made.
+func (b *Backend) idBase(tenant string) (uint32, error) {
 	if base, ok := b.tenants[tenant]; ok {
-		return base
+		return base, nil
 	}
-	taken := map[uint32]bool{}
+	base, ok := b.freeRange(tenant)
+	if !ok {
+		// More tenants than ranges: those without a sandbox give theirs back.
+		clear(b.tenants)
+		for in := range b.inUse() {
+			b.tenants[in.plan.Spec.Tenant] = in.base
+		}
+		if base, ok = b.freeRange(tenant); !ok {
+			return 0, &belljar.Error{
+				Code: belljar.CodeUnavailable, Op: "create", Message: fmt.Sprintf("%d tenants have sandboxes at once, and each needs host ids of its own", idRanges),
+				Hint: "destroy what is not needed, or use several runtimes with different Config.IDBase",
+			}
+		}
+	}
+	b.tenants[tenant] = base
+	return base, nil
+}
+
+// inUse are the sandboxes that live and those that are being made; b.mu is held.
+func (b *Backend) inUse() iter.Seq[*instance] {
+	return func(yield func(*instance) bool) {
+		for _, set := range []map[*instance]struct{}{b.live, b.making} {
+			for in := range set {
+				if !yield(in) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// freeRange is the first range from the tenant's own on that nobody has. The same
+// tenant gets the same range in every run, as far as its neighbours let it.
+func (b *Backend) freeRange(tenant string) (uint32, bool) {
+	taken := make(map[uint32]bool, len(b.tenants))
 	for _, v := range b.tenants {
 		taken[v] = true
 	}
+	for in := range b.inUse() { // an adopted one has the range that it was made with
+		taken[in.base] = true
+	}
 	sum := sha256.Sum256([]byte(tenant))
-	// The same tenant gets the same range in every run, as far as its neighbours let it.
-	for n, tries := binary.LittleEndian.Uint32(sum[:])&0x1fff, 0; ; n, tries = (n+1)&0x1fff, tries+1 {
-		if tries > 0x1fff {
-			// More tenants than ranges: those without a sandbox give theirs back.
-			clear(b.tenants)
-			for in := range b.live {
-				b.tenants[in.plan.Spec.Tenant] = in.base
-			}
-			clear(taken)
-			for _, v := range b.tenants {
-				taken[v] = true
-			}
-			tries = 0
-		}
-		base := b.cfg.IDBase + n<<16
-		if !taken[base] {
-			b.tenants[tenant] = base
-			return base
+	first := binary.LittleEndian.Uint32(sum[:])
+	for i := range uint32(idRanges) {
+		if base := b.cfg.IDBase + (first+i)%idRanges<<16; !taken[base] {
+			return base, true
 		}
 	}
+	return 0, false
 }
 
 // filterKey names a filter. Where the host's files can be written, they get no set-id bits.

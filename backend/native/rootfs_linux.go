@@ -289,19 +289,10 @@ func (t *tree) bindTop(root, name string, attr uint32) error {
 
 // image shows a directory's top-level entries, except where the skeleton is.
 func (t *tree) image(root string) error {
-	fd, err := unix.Openat2(unix.AT_FDCWD, root, &unix.OpenHow{
-		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return &fs.PathError{Op: "open image", Path: root, Err: err}
-	}
-	f := os.NewFile(uintptr(fd), root)
-	names, err := f.Readdirnames(-1)
-	f.Close()
+	names, err := imageNames(root)
 	if err != nil {
 		return err
 	}
-	sort.Strings(names)
 	if len(names) > 200 {
 		return fmt.Errorf("image %s: %d top-level entries, at most 200", root, len(names))
 	}
@@ -325,28 +316,36 @@ func (t *tree) image(root string) error {
 	return nil
 }
 
+// imageNames lists a directory of an image to which no link leads.
+func imageNames(dir string) ([]string, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, dir, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open image", Path: dir, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	sort.Strings(names)
+	return names, err
+}
+
+// imageSub shows what is in a directory of an image that is partly ours.
 func (t *tree) imageSub(root, dir string) error {
-	ents, err := os.ReadDir(filepath.Join(root, dir))
+	names, err := imageNames(filepath.Join(root, dir))
 	if err != nil {
 		return err
 	}
-	if len(ents) > 600 {
-		return fmt.Errorf("image %s: %d entries in /%s, at most 600", root, len(ents), dir)
+	if len(names) > 600 {
+		return fmt.Errorf("image %s: %d entries in /%s, at most 600", root, len(names), dir)
 	}
-	for _, e := range ents {
-		n := dir + "/" + e.Name()
-		if t.has(n) {
+	for _, n := range names {
+		if t.has(dir + "/" + n) {
 			continue
 		}
-		switch {
-		case e.Type()&fs.ModeSymlink != 0:
-			if to, err := os.Readlink(filepath.Join(root, n)); err == nil {
-				t.link("/"+n, to)
-			}
-		case e.IsDir(), e.Type().IsRegular():
-			if err := t.bind("/"+n, filepath.Join(root, n), roFlags, 0); err != nil {
-				return err
-			}
+		if err := t.bindTop(root, dir+"/"+n, roFlags); err != nil {
+			return err
 		}
 	}
 	return nil

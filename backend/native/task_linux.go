@@ -43,8 +43,9 @@ type task struct {
 	timer *time.Timer
 	given bool // the set was given back: another execution may be in it
 
-	once sync.Once // makes exit
-	exit belljar.Exit
+	once   sync.Once // makes exit and untold
+	exit   belljar.Exit
+	untold error // why nobody knows what ended it
 }
 
 // abort gives back what a task that was never started holds.
@@ -75,6 +76,9 @@ func (t *task) Wait(ctx context.Context) (belljar.Exit, error) {
 		}
 	}
 	t.once.Do(t.collect)
+	if t.untold != nil {
+		return t.exit, fmt.Errorf("what ended the execution: %w", t.untold)
+	}
 	if t.lost {
 		t.in.mu.Lock()
 		defer t.in.mu.Unlock()
@@ -129,8 +133,11 @@ func (t *task) collect() {
 				*n -= t.in.ownPids()
 			}
 		}
-		if killed, err := t.set.OOMKilled(); err == nil {
-			e.OOM = killed || t.oom.Load()
+		killed, err := t.set.OOMKilled()
+		e.OOM = killed || t.oom.Load()
+		if err != nil && !e.OOM && e.Signal == syscall.SIGKILL {
+			// It may have been the memory limit: neither that nor the program's own signal can be said.
+			t.untold = err
 		}
 		if e.Code != 0 {
 			e.PidsHit, _ = t.set.PidsHit()
