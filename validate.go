@@ -637,7 +637,9 @@ func checkSupport(s *Spec) *Error {
 // lower cpu, cpuTime, memory, output, openFiles, fileSize and core, or set them
 // where the sandbox has none. Raising one is [CodeInvalidSpec], never
 // clamped, and so are pids, disk, inodes and diskBacking, which count for the whole
-// sandbox. The Op is "command limits.memory", and the sandbox is none the worse.
+// sandbox. A backend may keep one of the others for the sandbox as a whole and answer
+// [CodeUnsupported]: the native one does so for core. The Op is "command limits.memory",
+// and the sandbox is none the worse.
 func CompileLimits(base, override Limits) (Limits, error) {
 	l, err := stricter(base, override)
 	if err != nil {
