@@ -80,6 +80,15 @@ func (f *File) Seek(offset int64, whence int) (int64, error) {
 // Truncate changes the size.
 func (f *File) Truncate(size int64) error { return f.err("truncate", f.f.Truncate(size)) }
 
+// Chmod changes the permission bits.
+func (f *File) Chmod(mode fs.FileMode) error { return f.err("chmod", f.f.Chmod(mode.Perm())) }
+
+// Readdirnames returns names of a directory as [os.File.Readdirnames] does.
+func (f *File) Readdirnames(n int) ([]string, error) {
+	names, err := f.f.Readdirnames(n)
+	return names, f.err("readdir", err)
+}
+
 // Stat implements fs.File.
 func (f *File) Stat() (fs.FileInfo, error) {
 	fi, err := f.f.Stat()
@@ -235,6 +244,16 @@ func (s *Sandbox) WriteFile(name string, data []byte, perm fs.FileMode) error {
 	return s.file("write", name, func(fsys Files, name string) error {
 		return writeAtomic(fsys, name, perm, func(w io.Writer) error {
 			_, err := w.Write(data)
+			return err
+		})
+	})
+}
+
+// WriteFileFrom is WriteFile of what r gives. When r fails, the old file stays.
+func (s *Sandbox) WriteFileFrom(name string, r io.Reader, perm fs.FileMode) error {
+	return s.file("write", name, func(fsys Files, name string) error {
+		return writeAtomic(fsys, name, perm, func(w io.Writer) error {
+			_, err := io.Copy(w, r)
 			return err
 		})
 	})

@@ -148,6 +148,23 @@ func (s *Sandbox) ID() string { return s.plan.ID }
 // Name returns the name in the spec, or the id.
 func (s *Sandbox) Name() string { return s.plan.Spec.Name }
 
+// Tenant returns whose sandbox it is.
+func (s *Sandbox) Tenant() string { return s.plan.Spec.Tenant }
+
+// Expires returns when the sandbox's lifetime ends if it is not paused until
+// then; zero when it has none.
+func (s *Sandbox) Expires() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ttl.timer == nil:
+		return time.Time{}
+	case s.ttl.since.IsZero():
+		return time.Now().Add(s.ttl.left)
+	}
+	return s.ttl.since.Add(s.ttl.left)
+}
+
 // Created returns when the sandbox was handed out.
 func (s *Sandbox) Created() time.Time { return s.created }
 
