@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,8 +14,6 @@ import (
 	v1 "belljar/api/belljar/v1"
 	"belljar/api/belljar/v1/belljarv1connect"
 	"belljar/internal/wire"
-
-	"golang.org/x/sys/unix"
 )
 
 // executions implements the ExecutionService.
@@ -388,7 +385,7 @@ func (x executions) Signal(ctx context.Context, req *v1.SignalRequest) (*v1.Sign
 }
 
 func deliver(ctx context.Context, c *belljar.Cmd, req *v1.SignalRequest) error {
-	sig, err := signalNumber(req.Signal)
+	sig, err := wire.Signal(req.Signal)
 	switch {
 	case err != nil:
 		return err
@@ -398,21 +395,6 @@ func deliver(ctx context.Context, c *belljar.Cmd, req *v1.SignalRequest) error {
 		return c.SignalTree(ctx, sig)
 	}
 	return c.Signal(ctx, sig)
-}
-
-// signalNumber reads "SIGTERM", "TERM" or "15". The numbers are Linux's.
-func signalNumber(s string) (syscall.Signal, error) {
-	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= 64 {
-		return syscall.Signal(n), nil
-	}
-	name := strings.ToUpper(s)
-	if !strings.HasPrefix(name, "SIG") {
-		name = "SIG" + name
-	}
-	if n := unix.SignalNum(name); n != 0 {
-		return n, nil
-	}
-	return 0, bad("signal", "not a signal: "+strconv.Quote(s[:min(len(s), 20)]))
 }
 
 // Resize implements the service.

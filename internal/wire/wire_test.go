@@ -137,3 +137,16 @@ func TestFileInfo(t *testing.T) {
 		t.Error("nothing was taken for a file")
 	}
 }
+
+func TestSignal(t *testing.T) {
+	for in, want := range map[string]syscall.Signal{"SIGTERM": 15, "term": 15, "9": 9, "SYS": 31, "64": 64} {
+		if got, err := Signal(in); err != nil || got != want {
+			t.Errorf("%s: %v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "-", "0", "65", "-1", "SIGNOTHING", "9 "} {
+		if got, err := Signal(in); !errors.Is(err, belljar.ErrInvalidSpec) {
+			t.Errorf("%q: %v, %v", in, got, err)
+		}
+	}
+}
