@@ -134,9 +134,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.mux.ServeHTTP(w, r)
 		return
 	}
-	conn, _ := r.Context().Value(connKey{}).(Conn)
-	if conn == (Conn{}) {
-		conn.UID = -1
+	conn, ok := r.Context().Value(connKey{}).(Conn)
+	if !ok {
+		conn.UID = -1 // not through Serve
 	}
 	conn.TLS = r.TLS
 	who, err := s.cfg.Auth.Authenticate(r.Context(), r.Header, conn)

@@ -134,6 +134,7 @@ var commands = []verb{
 	{"cp", "keep", newCp},
 	{"rm", "keep", newRm},
 	{"gc", "keep", newGC},
+	{"serve", "serve", newServe},
 	{"doctor", "trust", newDoctor},
 	{"lab", "trust", newLab},
 	{"bench", "trust", newBench},
@@ -170,6 +171,7 @@ func newRoot(only string) *cobra.Command {
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run programs:"},
 		&cobra.Group{ID: "keep", Title: "Sandboxes that outlive one command:"},
+		&cobra.Group{ID: "serve", Title: "Serve others:"},
 		&cobra.Group{ID: "trust", Title: "See what holds:"},
 	)
 	alone := slices.ContainsFunc(commands, func(v verb) bool { return v.name == only })
