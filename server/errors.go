@@ -46,18 +46,40 @@ func rpcError(err error) error {
 		return nil
 	}
 	if ce := (*connect.Error)(nil); errors.As(err, &ce) {
-		return ce
+		if len(ce.Details()) > 0 {
+			return ce
+		}
+		// What the protocol itself refused: a malformed or oversized message.
+		return detailed(ce.Code(), &v1.Error{Code: string(ours(ce.Code())), Op: "request", Message: ce.Message(), Recoverable: true})
 	}
 	m := wire.Error(err)
 	code, ok := codes[belljar.Code(m.Code)]
 	if !ok {
 		code = connect.CodeInternal
 	}
-	ce := connect.NewError(code, text(m))
-	if b, err := proto.Marshal(m); err == nil {
-		ce = ce.WithDetail(&connect.ErrorDetail{Type: string((*v1.Error)(nil).ProtoReflect().Descriptor().FullName()), Value: b})
+	return detailed(code, m)
+}
+
+// ours is the first of our codes that is answered with this one.
+func ours(code connect.Code) belljar.Code {
+	for _, c := range []belljar.Code{
+		belljar.CodeInvalidSpec, belljar.CodeUnauthenticated, belljar.CodePermissionDenied, belljar.CodeNotFound,
+		belljar.CodeCancelled, belljar.CodeTimeout, belljar.CodeUnsupported, belljar.CodeUnavailable, belljar.CodeQuotaExceeded,
+	} {
+		if codes[c] == code {
+			return c
+		}
 	}
-	return ce
+	return belljar.CodeInternal
+}
+
+func detailed(code connect.Code, m *v1.Error) error {
+	ce := connect.NewError(code, text(m))
+	b, err := proto.Marshal(m)
+	if err != nil {
+		return ce // not UTF-8: the message says enough
+	}
+	return ce.WithDetail(&connect.ErrorDetail{Type: string(m.ProtoReflect().Descriptor().FullName()), Value: b})
 }
 
 func text(m *v1.Error) string {

@@ -598,7 +598,11 @@ func (h *handle) step(m *v1.OpenRequest) *v1.OpenResponse {
 		if err != nil && err != io.EOF {
 			return failed(err)
 		}
-		return &v1.OpenResponse{Names: names, Eof: err == io.EOF}
+		r := &v1.OpenResponse{Eof: err == io.EOF}
+		for _, n := range names {
+			r.Names = append(r.Names, []byte(n))
+		}
+		return r
 	}
 	return failed(bad("op", "none, or a second open"))
 }

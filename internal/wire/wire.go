@@ -207,7 +207,7 @@ func Result(r *belljar.Result) *v1.Result {
 		return nil
 	}
 	m := &v1.Result{
-		Id: r.ID, State: string(r.State), Cause: string(r.Cause), ExitCode: int32(r.ExitCode), Signal: r.Signal,
+		Id: r.ID, State: string(r.State), Cause: string(r.Cause), ExitCode: new(int32(r.ExitCode)), Signal: r.Signal,
 		Stdout: r.Stdout, Stderr: r.Stderr, Truncated: r.Truncated, DroppedBytes: r.DroppedBytes,
 		StartedAt: Time(r.StartedAt), FinishedAt: Time(r.FinishedAt), DurationMs: r.DurationMs,
 		Timings: &v1.Timings{
@@ -229,7 +229,7 @@ func FromResult(m *v1.Result) *belljar.Result {
 	}
 	t := m.GetTimings()
 	return &belljar.Result{
-		ID: m.Id, State: belljar.State(m.State), Cause: belljar.Cause(m.Cause), ExitCode: int(m.ExitCode), Signal: m.Signal,
+		ID: m.Id, State: belljar.State(m.State), Cause: belljar.Cause(m.Cause), ExitCode: int(m.GetExitCode()), Signal: m.Signal,
 		Stdout: m.Stdout, Stderr: m.Stderr, Truncated: m.Truncated, DroppedBytes: m.DroppedBytes,
 		StartedAt: FromTime(m.StartedAt), FinishedAt: FromTime(m.FinishedAt), DurationMs: m.DurationMs,
 		Timings: belljar.Timings{

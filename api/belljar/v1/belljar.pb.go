@@ -2181,11 +2181,12 @@ func (x *Execution) GetStdinOffset() int64 {
 }
 
 type Result struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	Cause         string                 `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
-	ExitCode      int32                  `protobuf:"varint,4,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	State string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Cause string                 `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
+	// exit_code is always there: 0 to 255, 128+signal, or -1.
+	ExitCode      *int32                 `protobuf:"varint,4,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
 	Signal        string                 `protobuf:"bytes,5,opt,name=signal,proto3" json:"signal,omitempty"`
 	Stdout        []byte                 `protobuf:"bytes,6,opt,name=stdout,proto3" json:"stdout,omitempty"`
 	Stderr        []byte                 `protobuf:"bytes,7,opt,name=stderr,proto3" json:"stderr,omitempty"`
@@ -2256,8 +2257,8 @@ func (x *Result) GetCause() string {
 }
 
 func (x *Result) GetExitCode() int32 {
-	if x != nil {
-		return x.ExitCode
+	if x != nil && x.ExitCode != nil {
+		return *x.ExitCode
 	}
 	return 0
 }
@@ -4370,8 +4371,8 @@ type OpenResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Info          *FileInfo              `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"` // of open and stat
 	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	Eof           bool                   `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"` // nothing follows
-	Names         []string               `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
+	Eof           bool                   `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"`    // nothing follows
+	Names         [][]byte               `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"` // names need not be UTF-8
 	Written       int32                  `protobuf:"varint,5,opt,name=written,proto3" json:"written,omitempty"`
 	Error         *Error                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`  // this step failed; the file stays open
 	Errno         int32                  `protobuf:"varint,7,opt,name=errno,proto3" json:"errno,omitempty"` // what the operating system said, by Linux number; 0: not from there
@@ -4430,7 +4431,7 @@ func (x *OpenResponse) GetEof() bool {
 	return false
 }
 
-func (x *OpenResponse) GetNames() []string {
+func (x *OpenResponse) GetNames() [][]byte {
 	if x != nil {
 		return x.Names
 	}
@@ -8092,12 +8093,12 @@ const file_belljar_v1_belljar_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12*\n" +
 	"\x06result\x18\x05 \x01(\v2\x12.belljar.v1.ResultR\x06result\x12!\n" +
-	"\fstdin_offset\x18\x06 \x01(\x03R\vstdinOffset\"\xf9\x04\n" +
+	"\fstdin_offset\x18\x06 \x01(\x03R\vstdinOffset\"\x8c\x05\n" +
 	"\x06Result\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
-	"\x05cause\x18\x03 \x01(\tR\x05cause\x12\x1b\n" +
-	"\texit_code\x18\x04 \x01(\x05R\bexitCode\x12\x16\n" +
+	"\x05cause\x18\x03 \x01(\tR\x05cause\x12 \n" +
+	"\texit_code\x18\x04 \x01(\x05H\x00R\bexitCode\x88\x01\x01\x12\x16\n" +
 	"\x06signal\x18\x05 \x01(\tR\x06signal\x12\x16\n" +
 	"\x06stdout\x18\x06 \x01(\fR\x06stdout\x12\x16\n" +
 	"\x06stderr\x18\a \x01(\fR\x06stderr\x12\x1c\n" +
@@ -8115,7 +8116,9 @@ const file_belljar_v1_belljar_proto_rawDesc = "" +
 	"\vconfinement\x18\x0f \x01(\v2\x12.belljar.v1.ReportR\vconfinement\x12\x18\n" +
 	"\abackend\x18\x10 \x01(\tR\abackend\x12!\n" +
 	"\fspec_version\x18\x11 \x01(\tR\vspecVersion\x12'\n" +
-	"\x05error\x18\x12 \x01(\v2\x11.belljar.v1.ErrorR\x05error\"\x8a\x01\n" +
+	"\x05error\x18\x12 \x01(\v2\x11.belljar.v1.ErrorR\x05errorB\f\n" +
+	"\n" +
+	"_exit_code\"\x8a\x01\n" +
 	"\aTimings\x12\x19\n" +
 	"\bqueue_us\x18\x01 \x01(\x03R\aqueueUs\x12\x19\n" +
 	"\bspawn_us\x18\x02 \x01(\x03R\aspawnUs\x12\x15\n" +
@@ -8255,7 +8258,7 @@ const file_belljar_v1_belljar_proto_rawDesc = "" +
 	"\x04info\x18\x01 \x01(\v2\x14.belljar.v1.FileInfoR\x04info\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x10\n" +
 	"\x03eof\x18\x03 \x01(\bR\x03eof\x12\x14\n" +
-	"\x05names\x18\x04 \x03(\tR\x05names\x12\x18\n" +
+	"\x05names\x18\x04 \x03(\fR\x05names\x12\x18\n" +
 	"\awritten\x18\x05 \x01(\x05R\awritten\x12'\n" +
 	"\x05error\x18\x06 \x01(\v2\x11.belljar.v1.ErrorR\x05error\x12\x14\n" +
 	"\x05errno\x18\a \x01(\x05R\x05errno\"m\n" +
@@ -8913,6 +8916,7 @@ func file_belljar_v1_belljar_proto_init() {
 		return
 	}
 	file_belljar_v1_belljar_proto_msgTypes[22].OneofWrappers = []any{}
+	file_belljar_v1_belljar_proto_msgTypes[34].OneofWrappers = []any{}
 	file_belljar_v1_belljar_proto_msgTypes[37].OneofWrappers = []any{
 		(*StreamResponse_Chunk)(nil),
 		(*StreamResponse_Gap)(nil),
