@@ -122,7 +122,7 @@ func resourceEntries() []Entry {
 			},
 		})
 	}
-	for _, kind := range []string{"heap", "mmap", "shared", "stack", "shm", "tmp", "memfd", "sysv", "children", "pipes", "sockets"} {
+	for _, kind := range []string{"heap", "mmap", "shared", "stack", "shm", "tmp", "memfd", "sysv", "children", "pipes", "sockets", "tcp", "udp"} {
 		out = append(out, Entry{
 			ID: "C2-" + kind, Guarantee: "C2", Capability: "memoryLimits", Title: "take more memory than the limit: " + kind, Knob: "limits.memory",
 			Run: func(ctx context.Context, e *Env) error {
@@ -445,7 +445,7 @@ func (b blocked) Write(p []byte) (int, error) {
 
 func survivorEntries() []Entry {
 	var out []Entry
-	for _, kind := range []string{"term", "stopped", "daemon", "closed", "chain"} {
+	for _, kind := range []string{"term", "stopped", "daemon", "closed", "chain", "parent", "stream"} {
 		out = append(out, Entry{
 			ID: "C6-" + kind, Guarantee: "C6", Title: "processes that want to outlive their execution: " + kind, Direct: true,
 			Run: func(ctx context.Context, e *Env) error {
@@ -475,8 +475,14 @@ func survivorEntries() []Entry {
 						if _, err := b.execBare(ctx, []string{"survive", "stopped", mark}); err != nil {
 							return err
 						}
-					} else if _, err := b.execBare(ctx, []string{"survive", kind, mark}); err != nil {
-						return err
+					} else {
+						bare := kind
+						if kind == "parent" || kind == "stream" { // they would be this process's own children
+							bare = "daemon"
+						}
+						if _, err := b.execBare(ctx, []string{"survive", bare, mark}); err != nil {
+							return err
+						}
 					}
 				} else {
 					start := time.Now()

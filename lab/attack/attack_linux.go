@@ -56,6 +56,10 @@ func all() map[string]act {
 		"rlimits":   {attack: rlimits},
 		"kmem":      {attack: kernelMemory},
 		"leave":     {plain: leaveIPC},
+		"objects":   {attack: objects},
+		"hold":      {plain: holdObjects},
+		"setidfile": {attack: setIDFiles},
+		"sync":      {attack: syncAll},
 		// D
 		"connect":  {attack: connectOut},
 		"ping":     {attack: rawPackets},

@@ -191,6 +191,15 @@ func allocate(r *Report, args []string) {
 				total += n
 			}
 		}
+	case "tcp", "udp":
+		f := map[string]func() (int, error){"tcp": fillTCP, "udp": fillUDP}[kind]
+		for total := 0; got < want && err == nil; got = total / mib {
+			var n int
+			if n, err = f(); err == nil && n == 0 {
+				err = unix.ENOBUFS
+			}
+			total += n
+		}
 	default:
 		r.note("unknown kind", kind)
 		return
@@ -467,6 +476,13 @@ func survive(args []string) int {
 			return 1
 		}
 		time.Sleep(20 * time.Millisecond)
+		return 0
+	case "parent", "stream":
+		if err := strangers(kind == "stream"); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		time.Sleep(50 * time.Millisecond)
 		return 0
 	case "chain":
 		c := again(append([]string{"survive", "chain"}, mark...)...)

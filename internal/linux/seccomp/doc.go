@@ -38,7 +38,8 @@
 // Plain execve is allowed in every profile, since a filter is in force before
 // the program that it is for has been executed. Strict still runs shells and
 // interpreters; inotify stays, its instances and watches being bounded per user.
-// kcmp and pidfd_getfd are refused in every profile.
+// kcmp and pidfd_getfd are refused in every profile, and so are sync and syncfs, which
+// concern what others have written.
 //
 // A filter cannot follow pointers: paths, socket addresses and structures in
 // memory are for the other layers. The package installs nothing. It does not

@@ -30,7 +30,7 @@ const allowed = `
 	truncate ftruncate fallocate getdents getdents64 getcwd chdir fchdir rename renameat renameat2 mkdir mkdirat rmdir
 	creat link linkat unlink unlinkat symlink symlinkat readlink readlinkat chmod fchmod fchmodat fchmodat2 chown fchown
 	lchown fchownat umask utime utimes futimesat utimensat mknod mknodat statfs fstatfs statx newfstatat openat openat2
-	close_range copy_file_range splice tee vmsplice readahead fadvise64 sync syncfs sync_file_range cachestat
+	close_range copy_file_range splice tee vmsplice readahead fadvise64 sync_file_range cachestat
 	setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr lremovexattr
 	fremovexattr setxattrat getxattrat listxattrat removexattrat
 	inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
@@ -61,11 +61,13 @@ const allowed = `
 
 	landlock_create_ruleset landlock_add_rule landlock_restrict_self`
 
-// refused are the calls that every profile answers with EPERM.
+// refused are the calls that every profile answers with EPERM. sync and syncfs are here
+// because they wait for everybody's writes, and make everybody wait; what a program has
+// written itself it flushes by fsync.
 const refused = `
 	unshare setns mount umount2 pivot_root chroot open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick
 	mount_setattr swapon swapoff quotactl quotactl_fd acct open_by_handle_at name_to_handle_at fanotify_init
-	fanotify_mark sysfs ustat nfsservctl
+	fanotify_mark sysfs ustat nfsservctl sync syncfs
 
 	io_uring_setup io_uring_enter io_uring_register bpf userfaultfd perf_event_open add_key request_key keyctl
 	kcmp pidfd_getfd process_mrelease migrate_pages memfd_secret lookup_dcookie modify_ldt iopl ioperm
