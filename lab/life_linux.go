@@ -478,8 +478,10 @@ func lifeEntries() []Entry {
 			e.Note("hoarded %d: %v; create: %v; exec: %v", len(full), ferr, err, rerr)
 			e.Check(err != nil, "a sandbox was made without descriptors")
 			var be *belljar.Error
-			if err != nil {
-				e.Check(errors.As(err, &be), "create: %v", err)
+			for what, err := range map[string]error{"create": err, "exec": rerr} {
+				if err != nil {
+					e.Check(errors.As(err, &be) && be.Code == belljar.CodeUnavailable && be.Hint != "", "%s: %#v", what, err)
+				}
 			}
 			return controlRuns(ctx, e, b)
 		}},

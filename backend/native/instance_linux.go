@@ -141,6 +141,11 @@ func createError(err error) *belljar.Error {
 		} else if f.Errno == unix.EAGAIN || f.Errno == unix.ENOMEM {
 			e.Code, e.Hint = belljar.CodeUnavailable, "the host has no memory or processes left, or limits.memory is too small to start in"
 		}
+	case exhausted(err):
+		e.Code, e.Recoverable = belljar.CodeUnavailable, true
+		e.Hint = "the host is short of descriptors, memory or disk space, or the supervisor of descriptors (ulimit -n): try again when there is some"
+	case errors.Is(err, unix.EROFS):
+		e.Code, e.Recoverable, e.Hint = belljar.CodeUnavailable, true, "the state directory must be writable"
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
 		e.Code, e.Op = belljar.CodeInvalidSpec, "spec"
 	}
@@ -363,10 +368,7 @@ func (in *instance) mountOps() (ops []keeper.Op, dirs []bool, _ error) {
 		}
 		op, mode, err := bindOp(mt.Target, mt.Source, attr, 0)
 		if err != nil {
-			return nil, nil, &belljar.Error{
-				Code: belljar.CodeInvalidSpec, Op: field + "source", Message: err.Error(), Err: err,
-				Hint: "the source must exist and no part of its path may be a symbolic link",
-			}
+			return nil, nil, wrongSource(field+"source", err, "the source must exist and no part of its path may be a symbolic link")
 		}
 		if mode.Type() != 0 && !mode.IsDir() {
 			return nil, nil, &belljar.Error{
@@ -411,6 +413,25 @@ func (in *instance) writesHost() bool {
 	return !in.on[belljar.LayerRootfs] || slices.ContainsFunc(in.plan.Spec.Mounts, func(m belljar.Mount) bool { return m.ReadOnly != nil && !*m.ReadOnly })
 }
 
+// wrongSource is the caller's error, unless it is the supervisor that lacks something.
+func wrongSource(op string, err error, hint string) error {
+	if exhausted(err) {
+		return err
+	}
+	return &belljar.Error{Code: belljar.CodeInvalidSpec, Op: op, Message: err.Error(), Err: err, Hint: hint}
+}
+
+// exhausted reports whether something is used up that the host or the supervisor may
+// have again later.
+func exhausted(err error) bool {
+	for _, e := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSPC, unix.EDQUOT} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
 // checkImage refuses an image as it would a mount's source.
 func (in *instance) checkImage() error {
 	_, mode, err := bindOp("", in.plan.Spec.Image, 0, 0)
@@ -418,10 +439,7 @@ func (in *instance) checkImage() error {
 		err = &fs.PathError{Op: "open", Path: in.plan.Spec.Image, Err: unix.ENOTDIR}
 	}
 	if err != nil {
-		return &belljar.Error{
-			Code: belljar.CodeInvalidSpec, Op: "spec image", Message: err.Error(), Err: err,
-			Hint: "it must be a directory, and no part of its path may be a symbolic link",
-		}
+		return wrongSource("spec image", err, "it must be a directory, and no part of its path may be a symbolic link")
 	}
 	if err := in.checkSource(in.plan.Spec.Image); err != nil {
 		err.Op = "spec image"
@@ -1227,7 +1245,10 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 	if flags&keeper.ExKeep != 0 {
 		t.kept, t.noStdin = true, !p.TTY || sio.KeepStdin == nil
 		if err := t.save(); err != nil {
-			return nil, t.abort(err)
+			return nil, t.abort(&belljar.Error{
+				Code: belljar.CodeUnavailable, Op: "exec: state directory", Message: err.Error(), Err: err, Recoverable: true,
+				Hint: "the state directory must be writable and its disk not full",
+			})
 		}
 	}
 	in.mu.Lock()

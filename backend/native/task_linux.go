@@ -52,7 +52,10 @@ type task struct {
 func (t *task) abort(err error) error {
 	t.forget()
 	if t.set != nil {
-		err = errors.Join(err, t.in.group.Release(t.set))
+		// The keeper was told of no process in it; a spawner may wait there.
+		if rerr := t.in.group.ReleaseSeen(t.set); rerr != nil {
+			err = errors.Join(err, rerr)
+		}
 	}
 	return err
 }
