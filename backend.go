@@ -170,6 +170,10 @@ type (
 	TTYOpener interface {
 		OpenTTY(rows, cols uint16) (master, slave *os.File, err error)
 	}
+	// Resizer is an ability of a [Task] whose terminal is not on this host.
+	Resizer interface {
+		Resize(rows, cols uint16) error
+	}
 	// Cleaner removes what killed supervisors left on the host outside of any
 	// ledger, and touches nothing that a living one owns. GC and Recover ask for it.
 	Cleaner interface {

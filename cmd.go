@@ -370,8 +370,11 @@ func (c *Cmd) Resize(rows, cols uint16) error {
 		return errNotStarted
 	}
 	e.mu.Lock()
-	m := e.tty
+	m, t := e.tty, e.task
 	e.mu.Unlock()
+	if r, ok := t.(Resizer); ok && m != nil {
+		return r.Resize(rows, cols)
+	}
 	if m == nil {
 		return &Error{Code: CodeConflict, Op: "resize", Message: "the execution has no terminal", Recoverable: true}
 	}
