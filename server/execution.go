@@ -38,13 +38,13 @@ func command(sb *belljar.Sandbox, id string, m *v1.Command) (*belljar.Cmd, error
 	case len(m.Stdin) > 0 && m.StdinOpen:
 		return nil, bad("command.stdin", "stdin and stdin_open exclude each other")
 	}
-	c := sb.Shell(m.Shell)
+	c := sb.Shell(wire.Name(m.Shell))
 	if m.Shell == "" {
-		c.Args = m.Args
+		c.Args = wire.Names(m.Args)
 	}
-	c.ID, c.Dir, c.User, c.WaitDelay = id, m.Dir, m.User, readerPatience
+	c.ID, c.Dir, c.User, c.WaitDelay = id, wire.Name(m.Dir), m.User, readerPatience
 	for k, v := range m.Env {
-		c.Env = append(c.Env, k+"="+v)
+		c.Env = append(c.Env, wire.Name(k)+"="+wire.Name(v))
 	}
 	var err error
 	if c.Timeout, err = wire.FromDuration("command.timeout", m.Timeout); err != nil {

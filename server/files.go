@@ -63,14 +63,14 @@ func perm(mode, def uint32) (fs.FileMode, error) {
 
 // Read implements the service.
 func (x files) Read(ctx context.Context, req *v1.ReadFileRequest, out belljarv1connect.FileServiceReadServerStream) error {
-	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return err
 	}
 	if req.Offset < 0 || req.Limit < 0 {
 		return bad("offset", "negative")
 	}
-	f, err := sb.Open(req.Path)
+	f, err := sb.Open(wire.Name(req.Path))
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (x files) Write(ctx context.Context, in belljarv1connect.FileServiceWriteSe
 	if err != nil {
 		return nil, err
 	}
-	sb, err := x.open(ctx, ScopeFilesWrite, first.Sandbox, first.Path)
+	sb, err := x.open(ctx, ScopeFilesWrite, first.Sandbox, wire.Name(first.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (x files) Write(ctx context.Context, in belljarv1connect.FileServiceWriteSe
 	}}
 	switch first.How {
 	case "", "replace":
-		if err := sb.WriteFileFrom(first.Path, r, mode); err != nil {
+		if err := sb.WriteFileFrom(wire.Name(first.Path), r, mode); err != nil {
 			return nil, err
 		}
 		return &v1.WriteFileResponse{Size: r.n}, nil
@@ -171,7 +171,7 @@ func (x files) Write(ctx context.Context, in belljarv1connect.FileServiceWriteSe
 	if first.Offset < 0 || first.Offset > 0 && first.How != "in_place" {
 		return nil, bad("offset", "only for in_place, and not negative")
 	}
-	f, err := sb.OpenFile(first.Path, flag, mode)
+	f, err := sb.OpenFile(wire.Name(first.Path), flag, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +193,7 @@ func (x files) Write(ctx context.Context, in belljarv1connect.FileServiceWriteSe
 
 // List implements the service.
 func (x files) List(ctx context.Context, req *v1.ListFilesRequest) (*v1.ListFilesResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (x files) List(ctx context.Context, req *v1.ListFilesRequest) (*v1.ListFile
 	if req.Depth < 0 || req.Depth > maxListDepth {
 		return nil, bad("depth", "not from 1 to 64")
 	}
-	l := lister{ctx: ctx, sb: sb, root: req.Path, size: size, after: req.Cursor, resp: &v1.ListFilesResponse{}}
+	l := lister{ctx: ctx, sb: sb, root: wire.Name(req.Path), size: size, after: wire.Name(req.Cursor), resp: &v1.ListFilesResponse{}}
 	err = l.list("", max(1, int(req.Depth)))
 	if err != nil && !errors.Is(err, errPageFull) {
 		return nil, err
@@ -254,7 +254,7 @@ func (l *lister) list(dir string, depth int) error {
 			if fi.Mode().Type() == fs.ModeSymlink {
 				target, _ = l.sb.Readlink(path.Join(l.root, name)) // gone or changed: then there is none to tell
 			}
-			l.resp.Entries = append(l.resp.Entries, &v1.FileEntry{Path: name, Info: wire.FileInfo(fi, target)})
+			l.resp.Entries = append(l.resp.Entries, &v1.FileEntry{Path: wire.Text(name), Info: wire.FileInfo(fi, target)})
 		}
 		if e.IsDir() && depth > 1 {
 			if err := l.list(name, depth-1); err != nil {
@@ -270,7 +270,7 @@ func order(name string) string { return strings.ReplaceAll(name, "/", "\x00") }
 
 // Stat implements the service.
 func (x files) Stat(ctx context.Context, req *v1.StatFileRequest) (*v1.StatFileResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -278,13 +278,13 @@ func (x files) Stat(ctx context.Context, req *v1.StatFileRequest) (*v1.StatFileR
 	if req.Follow {
 		stat = sb.Stat
 	}
-	fi, err := stat(req.Path)
+	fi, err := stat(wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
 	target := ""
 	if fi.Mode().Type() == fs.ModeSymlink {
-		if target, err = sb.Readlink(req.Path); err != nil {
+		if target, err = sb.Readlink(wire.Name(req.Path)); err != nil {
 			return nil, err
 		}
 	}
@@ -293,7 +293,7 @@ func (x files) Stat(ctx context.Context, req *v1.StatFileRequest) (*v1.StatFileR
 
 // Mkdir implements the service.
 func (x files) Mkdir(ctx context.Context, req *v1.MkdirRequest) (*v1.MkdirResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -302,35 +302,35 @@ func (x files) Mkdir(ctx context.Context, req *v1.MkdirRequest) (*v1.MkdirRespon
 		return nil, err
 	}
 	if req.Parents {
-		return &v1.MkdirResponse{}, sb.MkdirAll(req.Path, mode)
+		return &v1.MkdirResponse{}, sb.MkdirAll(wire.Name(req.Path), mode)
 	}
-	return &v1.MkdirResponse{}, sb.Mkdir(req.Path, mode)
+	return &v1.MkdirResponse{}, sb.Mkdir(wire.Name(req.Path), mode)
 }
 
 // Rename implements the service.
 func (x files) Rename(ctx context.Context, req *v1.RenameRequest) (*v1.RenameResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, req.From, req.To)
+	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, wire.Name(req.From), wire.Name(req.To))
 	if err != nil {
 		return nil, err
 	}
-	return &v1.RenameResponse{}, sb.Rename(req.From, req.To)
+	return &v1.RenameResponse{}, sb.Rename(wire.Name(req.From), wire.Name(req.To))
 }
 
 // Remove implements the service.
 func (x files) Remove(ctx context.Context, req *v1.RemoveRequest) (*v1.RemoveResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
 	if req.Recursive {
-		return &v1.RemoveResponse{}, sb.RemoveAll(req.Path)
+		return &v1.RemoveResponse{}, sb.RemoveAll(wire.Name(req.Path))
 	}
-	return &v1.RemoveResponse{}, sb.Remove(req.Path)
+	return &v1.RemoveResponse{}, sb.Remove(wire.Name(req.Path))
 }
 
 // Chmod implements the service.
 func (x files) Chmod(ctx context.Context, req *v1.ChmodRequest) (*v1.ChmodResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -338,28 +338,28 @@ func (x files) Chmod(ctx context.Context, req *v1.ChmodRequest) (*v1.ChmodRespon
 	if err != nil {
 		return nil, err
 	}
-	return &v1.ChmodResponse{}, sb.Chmod(req.Path, mode)
+	return &v1.ChmodResponse{}, sb.Chmod(wire.Name(req.Path), mode)
 }
 
 // Chtimes implements the service.
 func (x files) Chtimes(ctx context.Context, req *v1.ChtimesRequest) (*v1.ChtimesResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
 	if req.ModifiedAt.CheckValid() != nil {
 		return nil, bad("modified_at", "not a time")
 	}
-	return &v1.ChtimesResponse{}, sb.Chtimes(req.Path, req.ModifiedAt.AsTime())
+	return &v1.ChtimesResponse{}, sb.Chtimes(wire.Name(req.Path), req.ModifiedAt.AsTime())
 }
 
 // Truncate implements the service.
 func (x files) Truncate(ctx context.Context, req *v1.TruncateRequest) (*v1.TruncateResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
-	f, err := sb.OpenFile(req.Path, os.O_WRONLY, 0)
+	f, err := sb.OpenFile(wire.Name(req.Path), os.O_WRONLY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -368,36 +368,36 @@ func (x files) Truncate(ctx context.Context, req *v1.TruncateRequest) (*v1.Trunc
 
 // Symlink implements the service.
 func (x files) Symlink(ctx context.Context, req *v1.SymlinkRequest) (*v1.SymlinkResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesWrite, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
-	return &v1.SymlinkResponse{}, sb.Symlink(req.Target, req.Path)
+	return &v1.SymlinkResponse{}, sb.Symlink(wire.Name(req.Target), wire.Name(req.Path))
 }
 
 // Readlink implements the service.
 func (x files) Readlink(ctx context.Context, req *v1.ReadlinkRequest) (*v1.ReadlinkResponse, error) {
-	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
-	target, err := sb.Readlink(req.Path)
+	target, err := sb.Readlink(wire.Name(req.Path))
 	if err != nil {
 		return nil, err
 	}
-	return &v1.ReadlinkResponse{Target: target}, nil
+	return &v1.ReadlinkResponse{Target: wire.Text(target)}, nil
 }
 
 // Watch implements the service.
 func (x files) Watch(ctx context.Context, req *v1.WatchFilesRequest, out belljarv1connect.FileServiceWatchServerStream) error {
-	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return err
 	}
 	if req.Recursive {
 		return &belljar.Error{Code: belljar.CodeUnsupported, Op: "watch", Message: "recursive watches are not built", Hint: "watch the directories below one by one"}
 	}
-	events, err := sb.Watch(ctx, req.Path)
+	events, err := sb.Watch(ctx, wire.Name(req.Path))
 	if err != nil {
 		return err
 	}
@@ -405,7 +405,7 @@ func (x files) Watch(ctx context.Context, req *v1.WatchFilesRequest, out belljar
 		return err
 	}
 	for e := range events {
-		if err := out.Send(&v1.WatchFilesResponse{Op: e.Op, Name: e.Name}); err != nil {
+		if err := out.Send(&v1.WatchFilesResponse{Op: e.Op, Name: wire.Text(e.Name)}); err != nil {
 			return err
 		}
 	}
@@ -431,11 +431,11 @@ func (w outgoing) Write(p []byte) (int, error) {
 
 // Download implements the service.
 func (x files) Download(ctx context.Context, req *v1.DownloadRequest, out belljarv1connect.FileServiceDownloadServerStream) error {
-	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, req.Path)
+	sb, err := x.open(ctx, ScopeFilesRead, req.Sandbox, wire.Name(req.Path))
 	if err != nil {
 		return err
 	}
-	return sb.DownloadTar(ctx, outgoing{func(p []byte) error { return out.Send(&v1.DownloadResponse{Data: p}) }}, req.Path)
+	return sb.DownloadTar(ctx, outgoing{func(p []byte) error { return out.Send(&v1.DownloadResponse{Data: p}) }}, wire.Name(req.Path))
 }
 
 // Upload implements the service.
@@ -444,7 +444,7 @@ func (x files) Upload(ctx context.Context, in belljarv1connect.FileServiceUpload
 	if err != nil {
 		return nil, err
 	}
-	sb, err := x.open(ctx, ScopeFilesWrite, first.Sandbox, first.Path)
+	sb, err := x.open(ctx, ScopeFilesWrite, first.Sandbox, wire.Name(first.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -458,7 +458,7 @@ func (x files) Upload(ctx context.Context, in belljarv1connect.FileServiceUpload
 		}
 		return m.Data, nil
 	}}
-	return &v1.UploadResponse{}, sb.UploadTar(ctx, r, first.Path)
+	return &v1.UploadResponse{}, sb.UploadTar(ctx, r, wire.Name(first.Path))
 }
 
 // Open implements the service.
@@ -489,7 +489,7 @@ func (x files) Open(ctx context.Context, both belljarv1connect.FileServiceOpenSe
 	if flag != os.O_RDONLY && flag != noFollow {
 		scope = ScopeFilesWrite
 	}
-	sb, err := x.open(ctx, scope, o.Sandbox, o.Path)
+	sb, err := x.open(ctx, scope, o.Sandbox, wire.Name(o.Path))
 	if err != nil {
 		return err
 	}
@@ -497,7 +497,7 @@ func (x files) Open(ctx context.Context, both belljarv1connect.FileServiceOpenSe
 	if err != nil {
 		return err
 	}
-	f, err := sb.OpenFile(o.Path, flag, mode)
+	f, err := sb.OpenFile(wire.Name(o.Path), flag, mode)
 	if err != nil {
 		return err
 	}
@@ -599,9 +599,7 @@ func (h *handle) step(m *v1.OpenRequest) *v1.OpenResponse {
 			return failed(err)
 		}
 		r := &v1.OpenResponse{Eof: err == io.EOF}
-		for _, n := range names {
-			r.Names = append(r.Names, []byte(n))
-		}
+		r.Names = wire.Texts(names)
 		return r
 	}
 	return failed(bad("op", "none, or a second open"))

@@ -36,7 +36,7 @@ func (f files) OpenFile(name string, flag int, perm fs.FileMode) (belljar.Handle
 	h := &handle{s: s, cancel: cancel, append: flag&os.O_APPEND != 0}
 	rw := flag & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR)
 	_, err = h.do(&v1.OpenRequest{Op: &v1.OpenRequest_Open{Open: &v1.OpenFile{
-		Sandbox: f.in.id, Path: name, Read: rw != os.O_WRONLY, Write: rw != os.O_RDONLY,
+		Sandbox: f.in.id, Path: wire.Text(name), Read: rw != os.O_WRONLY, Write: rw != os.O_RDONLY,
 		Append: h.append, Create: flag&os.O_CREATE != 0, Exclusive: flag&os.O_EXCL != 0, Truncate: flag&os.O_TRUNC != 0,
 		NoFollow: noFollow != 0 && flag&noFollow != 0, Mode: uint32(perm.Perm()),
 	}}})
@@ -214,9 +214,7 @@ func (h *handle) Readdirnames(n int) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, b := range resp.Names {
-			h.more = append(h.more, string(b))
-		}
+		h.more = append(h.more, wire.Names(resp.Names)...)
 		h.last = resp.Eof || len(resp.Names) == 0
 	}
 	if n <= 0 {
@@ -252,7 +250,7 @@ func (h *handle) Close() error {
 
 // Mkdir implements [belljar.Files].
 func (f files) Mkdir(name string, perm fs.FileMode) error {
-	_, err := f.in.b.Files.Mkdir(context.Background(), &v1.MkdirRequest{Sandbox: f.in.id, Path: name, Mode: uint32(perm.Perm())})
+	_, err := f.in.b.Files.Mkdir(context.Background(), &v1.MkdirRequest{Sandbox: f.in.id, Path: wire.Text(name), Mode: uint32(perm.Perm())})
 	return Error("mkdir", err)
 }
 
@@ -263,26 +261,26 @@ func (f files) Remove(name string) error { return f.remove(name, false) }
 func (f files) RemoveAll(name string) error { return f.remove(name, true) }
 
 func (f files) remove(name string, all bool) error {
-	_, err := f.in.b.Files.Remove(context.Background(), &v1.RemoveRequest{Sandbox: f.in.id, Path: name, Recursive: all})
+	_, err := f.in.b.Files.Remove(context.Background(), &v1.RemoveRequest{Sandbox: f.in.id, Path: wire.Text(name), Recursive: all})
 	return Error("remove", err)
 }
 
 // Rename implements [belljar.Files].
 func (f files) Rename(oldname, newname string) error {
-	_, err := f.in.b.Files.Rename(context.Background(), &v1.RenameRequest{Sandbox: f.in.id, From: oldname, To: newname})
+	_, err := f.in.b.Files.Rename(context.Background(), &v1.RenameRequest{Sandbox: f.in.id, From: wire.Text(oldname), To: wire.Text(newname)})
 	return Error("rename", err)
 }
 
 // Symlink implements [belljar.Files].
 func (f files) Symlink(target, name string) error {
-	_, err := f.in.b.Files.Symlink(context.Background(), &v1.SymlinkRequest{Sandbox: f.in.id, Target: target, Path: name})
+	_, err := f.in.b.Files.Symlink(context.Background(), &v1.SymlinkRequest{Sandbox: f.in.id, Target: wire.Text(target), Path: wire.Text(name)})
 	return Error("symlink", err)
 }
 
 // Readlink implements [belljar.Files].
 func (f files) Readlink(name string) (string, error) {
-	resp, err := f.in.b.Files.Readlink(context.Background(), &v1.ReadlinkRequest{Sandbox: f.in.id, Path: name})
-	return resp.GetTarget(), Error("readlink", err)
+	resp, err := f.in.b.Files.Readlink(context.Background(), &v1.ReadlinkRequest{Sandbox: f.in.id, Path: wire.Text(name)})
+	return wire.Name(resp.GetTarget()), Error("readlink", err)
 }
 
 // Stat implements [belljar.Files].
@@ -292,7 +290,7 @@ func (f files) Stat(name string) (fs.FileInfo, error) { return f.stat(name, true
 func (f files) Lstat(name string) (fs.FileInfo, error) { return f.stat(name, false) }
 
 func (f files) stat(name string, follow bool) (fs.FileInfo, error) {
-	resp, err := f.in.b.Files.Stat(context.Background(), &v1.StatFileRequest{Sandbox: f.in.id, Path: name, Follow: follow})
+	resp, err := f.in.b.Files.Stat(context.Background(), &v1.StatFileRequest{Sandbox: f.in.id, Path: wire.Text(name), Follow: follow})
 	if err != nil {
 		return nil, Error("stat", err)
 	}
@@ -301,20 +299,20 @@ func (f files) stat(name string, follow bool) (fs.FileInfo, error) {
 
 // Chmod implements [belljar.Files].
 func (f files) Chmod(name string, mode fs.FileMode) error {
-	_, err := f.in.b.Files.Chmod(context.Background(), &v1.ChmodRequest{Sandbox: f.in.id, Path: name, Mode: uint32(mode.Perm())})
+	_, err := f.in.b.Files.Chmod(context.Background(), &v1.ChmodRequest{Sandbox: f.in.id, Path: wire.Text(name), Mode: uint32(mode.Perm())})
 	return Error("chmod", err)
 }
 
 // Chtimes implements [belljar.Files].
 func (f files) Chtimes(name string, mtime time.Time) error {
-	_, err := f.in.b.Files.Chtimes(context.Background(), &v1.ChtimesRequest{Sandbox: f.in.id, Path: name, ModifiedAt: timestamppb.New(mtime)})
+	_, err := f.in.b.Files.Chtimes(context.Background(), &v1.ChtimesRequest{Sandbox: f.in.id, Path: wire.Text(name), ModifiedAt: timestamppb.New(mtime)})
 	return Error("chtimes", err)
 }
 
 // Watch implements [belljar.Files].
 func (f files) Watch(ctx context.Context, name string) (<-chan belljar.FileEvent, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s, err := f.in.b.streams.files.Watch(ctx, &v1.WatchFilesRequest{Sandbox: f.in.id, Path: name})
+	s, err := f.in.b.streams.files.Watch(ctx, &v1.WatchFilesRequest{Sandbox: f.in.id, Path: wire.Text(name)})
 	if err == nil {
 		_, err = s.Receive() // the watch is set
 	}
@@ -332,7 +330,7 @@ func (f files) Watch(ctx context.Context, name string) (<-chan belljar.FileEvent
 				return
 			}
 			select {
-			case events <- belljar.FileEvent{Op: m.Op, Name: m.Name}:
+			case events <- belljar.FileEvent{Op: m.Op, Name: wire.Name(m.Name)}:
 			case <-ctx.Done():
 				return
 			}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -112,10 +113,10 @@ func (in *instance) limits(l belljar.Limits) belljar.Limits {
 
 // Start implements [belljar.Instance].
 func (in *instance) Start(ctx context.Context, p *belljar.Process, std belljar.Stdio) (belljar.Task, error) {
-	cmd := &v1.Command{Args: p.Args, Dir: p.Dir, User: p.User, Timeout: wire.Duration(p.Timeout), StdinOpen: true, Env: map[string]string{}}
+	cmd := &v1.Command{Args: wire.Texts(p.Args), Dir: wire.Text(p.Dir), User: p.User, Timeout: wire.Duration(p.Timeout), StdinOpen: true, Env: map[string]string{}}
 	for _, kv := range p.Env {
 		k, v, _ := strings.Cut(kv, "=")
-		cmd.Env[k] = v
+		cmd.Env[wire.Text(k)] = wire.Text(v)
 	}
 	if l := in.limits(p.Limits); l != (belljar.Limits{}) {
 		var err error
@@ -164,11 +165,13 @@ type task struct {
 	done    chan struct{}
 	exit    belljar.Exit // once done is closed
 	err     error
+	hit     atomic.Bool // its tree was sent a signal from here
+	ending  sync.Once   // done is closed
+	asking  sync.Once   // ask runs
 }
 
 // run follows the output until there is a result.
 func (t *task) run(ctx context.Context, out [2]*os.File) {
-	defer close(t.done)
 	defer t.cancel()
 	defer func() {
 		for _, f := range out {
@@ -180,8 +183,47 @@ func (t *task) run(ctx context.Context, out [2]*os.File) {
 	}()
 	var at [2]int64
 	res, err := t.follow(ctx, out, &at)
-	t.exit, t.err = t.judge(res, err)
+	t.end(res, err)
 }
+
+func (t *task) end(res *belljar.Result, err error) {
+	t.ending.Do(func() {
+		t.exit, t.err = t.judge(res, err)
+		close(t.done)
+	})
+}
+
+// ask waits for the result aside from the output, which nobody on this side may
+// be reading any more.
+func (t *task) ask() {
+	t.asking.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() {
+			defer cancel()
+			for {
+				resp, err := t.in.b.Executions.Wait(ctx, &v1.WaitRequest{Sandbox: t.in.id, Execution: t.id, OmitOutput: true})
+				if err != nil {
+					return // whoever follows the output finds out
+				}
+				if r := resp.Execution.GetResult(); r != nil {
+					t.end(wire.FromResult(r), nil)
+					return
+				}
+			}
+		}()
+		go func() {
+			<-t.done
+			cancel()
+		}()
+	})
+}
+
+// skew is how much later a program may have been started than Start returned.
+const skew = 5 * time.Millisecond
+
+// patience is how long a write of output may block before the result is asked
+// for aside from it.
+const patience = 100 * time.Millisecond
 
 // follow copies output, across broken connections, and returns the result.
 func (t *task) follow(ctx context.Context, out [2]*os.File, at *[2]int64) (*belljar.Result, error) {
@@ -235,7 +277,10 @@ func (t *task) stream(ctx context.Context, out [2]*os.File, at *[2]int64, silent
 				return nil, &belljar.Error{Code: belljar.CodeInternal, Op: "exec", Message: "the daemon sent output out of order"}
 			}
 			if out[i] != nil {
-				if _, err := out[i].Write(e.Chunk.Data); err != nil {
+				slow := time.AfterFunc(patience, t.ask)
+				_, err := out[i].Write(e.Chunk.Data)
+				slow.Stop()
+				if err != nil {
 					_ = out[i].Close()
 					out[i] = nil // nobody wants it any more
 				}
@@ -258,11 +303,19 @@ func (t *task) judge(res *belljar.Result, err error) (belljar.Exit, error) {
 	if err != nil {
 		return x, err
 	}
+	// The daemon's clock may be another: only how long things took is taken from it.
+	x.ExitedAt = t.started.Add(time.Duration(res.Timings.RunUs) * time.Microsecond)
+	if t.hit.Load() {
+		// Which was first can be told no closer than the calls took.
+		if x.ExitedAt = x.ExitedAt.Add(skew); res.Cause == belljar.CauseSignal {
+			x.ExitedAt = now
+		}
+	}
+	x.ReapedAt = x.ExitedAt.Add(time.Duration(res.Timings.ReapUs) * time.Microsecond)
 	x.Usage, x.Report = res.Usage, res.Confinement
 	switch res.Cause {
 	case belljar.CauseExit:
 		x.Code = res.ExitCode
-		x.ExitedAt = t.started // by itself: whatever this side wanted meanwhile came too late
 	case belljar.CauseSignal, belljar.CausePolicy:
 		x.Signal = syscall.Signal(res.ExitCode - 128)
 	case belljar.CauseTimeout:
@@ -330,6 +383,9 @@ func (t *task) Wait(ctx context.Context) (belljar.Exit, error) {
 }
 
 func (t *task) send(ctx context.Context, sig syscall.Signal, tree bool) error {
+	if tree {
+		t.hit.Store(true)
+	}
 	_, err := t.in.b.Executions.Signal(ctx, &v1.SignalRequest{Sandbox: t.in.id, Execution: t.id, Signal: fmt.Sprint(int(sig)), Tree: tree})
 	if err = Error("signal", err); errors.Is(err, belljar.ErrConflict) || errors.Is(err, belljar.ErrNotFound) || errors.Is(err, belljar.ErrDestroyed) {
 		return nil // it has ended

@@ -182,7 +182,7 @@ func (b *Backend) Probe(ctx context.Context) (belljar.Probe, error) {
 func (b *Backend) Create(ctx context.Context, plan *belljar.Plan) (belljar.Instance, error) {
 	spec := plan.Spec
 	// What this side's runtime does by itself, or the daemon decides.
-	spec.Backend, spec.Tenant, spec.Pool, spec.Timeout, spec.Limits.Output = "", "", nil, 0, 0
+	spec.Backend, spec.Tenant, spec.Name, spec.Pool, spec.Timeout, spec.Limits.Output = "", "", "", nil, 0, 0
 	if !plan.PidsWritten {
 		spec.Limits.Pids = 0
 	}

@@ -30,15 +30,15 @@ func Error(err error) *v1.Error {
 	}
 	e := (*belljar.Error)(nil)
 	if !errors.As(err, &e) {
-		return &v1.Error{Code: string(belljar.CodeInternal), Message: err.Error()}
+		return &v1.Error{Code: string(belljar.CodeInternal), Message: Text(err.Error())}
 	}
 	msg := e.Message
 	if msg == "" && e.Err != nil {
 		msg = e.Err.Error()
 	}
 	return &v1.Error{
-		Code: string(e.Code), Op: e.Op, Message: msg, Limit: e.Limit, Observed: e.Observed,
-		Recoverable: e.Recoverable, Hint: e.Hint, Errno: int32(Errno(err)),
+		Code: string(e.Code), Op: Text(e.Op), Message: Text(msg), Limit: Text(e.Limit), Observed: Text(e.Observed),
+		Recoverable: e.Recoverable, Hint: Text(e.Hint), Errno: int32(Errno(err)),
 	}
 }
 
@@ -272,7 +272,7 @@ var setBits = []struct {
 
 // FileInfo is the message of a description; target is that of a symbolic link.
 func FileInfo(fi fs.FileInfo, target string) *v1.FileInfo {
-	m := &v1.FileInfo{Name: fi.Name(), Size: fi.Size(), Mode: Mode(fi.Mode()), Type: "device", ModifiedAt: Time(fi.ModTime()), LinkTarget: target}
+	m := &v1.FileInfo{Name: Text(fi.Name()), Size: fi.Size(), Mode: Mode(fi.Mode()), Type: "device", ModifiedAt: Time(fi.ModTime()), LinkTarget: Text(target)}
 	for _, t := range types {
 		if fi.Mode().Type() == t.mode {
 			m.Type = t.name
@@ -298,7 +298,7 @@ func FromFileInfo(m *v1.FileInfo) (fs.FileInfo, error) {
 	return nil, fmt.Errorf("file type %q", m.Type)
 }
 
-func (i info) Name() string       { return path.Base(i.m.Name) }
+func (i info) Name() string       { return path.Base(Name(i.m.Name)) }
 func (i info) Size() int64        { return i.m.Size }
 func (i info) ModTime() time.Time { return FromTime(i.m.ModifiedAt) }
 func (i info) IsDir() bool        { return i.Mode().IsDir() }
