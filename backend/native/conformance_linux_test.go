@@ -73,7 +73,9 @@ func factory(fresh bool) conformance.Factory {
 			Runtime: rt, Probe: []string{"/probe"},
 			Spec:  belljar.Spec{Mounts: []belljar.Mount{{Source: p, Target: "/probe"}}, Isolation: belljar.Isolation{Fresh: fresh}},
 			Lacks: map[conformance.Feature]string{},
-			Left:  func() []string { return slices.DeleteFunc(left(), func(h string) bool { return slices.Contains(others, h) }) },
+			Left: func() []string {
+				return slices.DeleteFunc(left(), func(h string) bool { return slices.Contains(others, h) })
+			},
 		}
 		pr, err := b.Probe(context.Background())
 		if err != nil {

@@ -183,6 +183,7 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		delete(b.making, in)
+		b.dropSpoiled()
 	}()
 	var undo []func()
 	defer func() {

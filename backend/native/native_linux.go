@@ -38,6 +38,7 @@ type Backend struct {
 	topsSent  bool
 	cg        *cgroup.Root
 	cgErr     error
+	spoiled   bool // cg is to be closed before it is used again
 	templates map[string]*template
 	tenants   map[string]uint32
 	idmaps    map[idmapKey]int
@@ -109,6 +110,7 @@ func (b *Backend) start() error {
 	if b.closed {
 		return errClosed
 	}
+	b.dropSpoiled()
 	if b.nursery != nil {
 		return b.settle()
 	}
@@ -229,33 +231,48 @@ func (b *Backend) settle() error {
 	if b.initErr == nil {
 		return nil
 	}
-	err := userNSError(b.initErr)
-	_ = b.nursery.Close() // it has failed already
+	err := b.initError()
+	_ = b.nursery.Close() // it has failed already, and removes the groups
 	b.nursery, b.initErr = nil, nil
 	clear(b.templates)
-	if b.cg != nil {
-		err = errors.Join(err, b.cg.Close())
-		b.cg = nil
-	}
+	b.spoiled = b.cg != nil
 	return err
 }
 
-// userNSError explains the commonest refusal of all.
-func userNSError(err error) error {
-	e := &belljar.Error{Code: belljar.CodeIsolationUnavailable, Op: "native", Message: err.Error(), Err: err}
+// dropSpoiled closes groups that a failed nursery was told to remove, once nobody is
+// being told of the failure who has one of them; b.mu is held.
+func (b *Backend) dropSpoiled() {
+	if !b.spoiled || len(b.making)+len(b.live) > 0 {
+		return
+	}
+	b.spoiled = false
+	if b.cg != nil {
+		_ = b.cg.Close() // the nursery may have removed them
+		b.cg = nil
+	}
+}
+
+// initError explains why the nursery could not be set up.
+func (b *Backend) initError() error {
+	err := b.initErr
+	e := &belljar.Error{
+		Code: belljar.CodeIsolationUnavailable, Op: "native", Message: err.Error(), Err: err,
+		Hint: "namespaces and mounts must be allowed: inside a container, with its CAP_SYS_ADMIN and a seccomp profile that lets unshare and mount through",
+	}
 	var f *StepError
-	if errors.As(err, &f) && (f.Step == keeper.StepUnshareUser || f.Step == keeper.StepUnshareUser+1 || f.Step == keeper.StepUnshareUser+2) {
-		e.Message = "layer user: unprivileged user namespaces are not allowed here: " + err.Error()
-		switch {
-		case readProc("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-			e.Hint = "AppArmor restricts them: install the profile of deploy/apparmor, or run as root"
-		case readProc("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-			e.Hint = "sysctl kernel.unprivileged_userns_clone=1, or run as root"
-		case readProc("/proc/sys/user/max_user_namespaces") == "0":
-			e.Hint = "sysctl user.max_user_namespaces=10000, or run as root"
-		default:
-			e.Hint = "run as root, or allow user namespaces for this user (inside a container: its seccomp profile must allow unshare)"
-		}
+	if b.root || !errors.As(err, &f) || f.Step < keeper.StepUnshareUser || f.Step > keeper.StepUnshareUser+2 {
+		return e
+	}
+	e.Message = "layer user: unprivileged user namespaces are not allowed here: " + err.Error()
+	switch {
+	case readProc("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+		e.Hint = "AppArmor restricts them: install the profile of deploy/apparmor, or run as root"
+	case readProc("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+		e.Hint = "sysctl kernel.unprivileged_userns_clone=1, or run as root"
+	case readProc("/proc/sys/user/max_user_namespaces") == "0":
+		e.Hint = "sysctl user.max_user_namespaces=10000, or run as root"
+	default:
+		e.Hint = "run as root, or allow user namespaces for this user (inside a container: its seccomp profile must allow unshare)"
 	}
 	return e
 }

@@ -158,13 +158,18 @@ func (r *Root) openTree(l *layout, t *tree, c Config) error {
 	if err := unix.Mkdirat(at, topPrefix+c.Tag, 0o755); err != nil && err != unix.EEXIST {
 		return t.fail("mkdir", "", "", err)
 	}
+	// place has tried whether it can be made, so it may be there without anybody's lock.
+	unmake := func() { _ = unix.Unlinkat(at, topPrefix+c.Tag, unix.AT_REMOVEDIR) } // only what is empty; a sweep takes what remains
 	if t.fd, err = openDir(at, topPrefix+c.Tag); err != nil {
+		unmake()
 		return t.fail("open", "", "", err)
 	}
 	if err := unix.Flock(t.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		closeFD(&t.fd)
 		if err == unix.EWOULDBLOCK {
 			err = ErrInUse
+		} else {
+			unmake()
 		}
 		return t.fail("lock", "", "", err)
 	}
