@@ -59,6 +59,7 @@ type instance struct {
 	mu       sync.Mutex // guards what follows
 	tasks    map[uint64]*task
 	sets     map[*cgroup.Set]*setReg
+	placed   map[*placement]struct{}
 	free     []uint32
 	err      error // why the keeper went away
 	ending   bool
@@ -1373,6 +1374,7 @@ func (in *instance) close() error {
 	delete(in.b.live, in)
 	in.b.mu.Unlock()
 	if in.group != nil {
+		errs = append(errs, in.unplace())
 		if err := in.group.Close(2 * time.Second); err != nil {
 			errs = append(errs, in.group.Kill(), in.group.Close(2*time.Second))
 		}

@@ -41,6 +41,7 @@ type Group struct {
 	mu      sync.Mutex
 	held    Limits // what the files hold
 	free    []*Set
+	spare   []*Set // for processes that are moved in: no process of the caller's was ever in them
 	busy    map[string]*Set
 	found   []string // sets of a dead runtime, not adopted
 	nextSet uint64
@@ -181,7 +182,7 @@ func (g *Group) SetLimits(l Limits) error {
 }
 
 func (g *Group) allSets() []*Set {
-	out := slices.Clone(g.free)
+	out := slices.Concat(g.free, g.spare)
 	for _, s := range g.busy {
 		out = append(out, s)
 	}
@@ -778,6 +779,12 @@ func (g *Group) recycle() bool {
 	}
 	clear(g.busy)
 	// Sets with groups of their own in further hierarchies, and surplus ones, go.
+	for _, s := range g.spare {
+		if s.remove() != nil {
+			return false
+		}
+	}
+	g.spare = nil
 	keep := g.free[:0]
 	for _, s := range g.free {
 		if len(keep) < keepSets && !s.extra() {

@@ -16,9 +16,10 @@ import (
 // Descriptors belong to the Set and stay valid meanwhile. Between Release and the
 // next Acquire they may be replaced; [Set.Serial] tells.
 type Set struct {
-	g    *Group
-	name string
-	dir  string // below a top: "g1/s2"
+	g     *Group
+	name  string
+	dir   string // below a top: "g1/s2"
+	moved bool   // for processes that are moved in
 
 	mu     sync.Mutex
 	serial uint64
@@ -49,7 +50,9 @@ func newSet(g *Group, name string) *Set {
 // Acquire gives an execution a set with the limits l of its own; zero fields mean
 // that only the sandbox's apply. A cpu rate above the sandbox's becomes the
 // sandbox's.
-func (g *Group) Acquire(l Limits) (*Set, error) {
+func (g *Group) Acquire(l Limits) (*Set, error) { return g.acquire(l, false) }
+
+func (g *Group) acquire(l Limits, moved bool) (*Set, error) {
 	if err := g.r.check(l); err != nil {
 		return nil, err
 	}
@@ -69,11 +72,16 @@ func (g *Group) Acquire(l Limits) (*Set, error) {
 		g.setCPU = true
 	}
 	var s *Set
-	if n := len(g.free); n > 0 {
-		s, g.free = g.free[n-1], g.free[:n-1]
+	pool := &g.free
+	if moved {
+		pool = &g.spare
+	}
+	if n := len(*pool); n > 0 {
+		s, *pool = (*pool)[n-1], (*pool)[:n-1]
 	} else {
 		g.nextSet++
 		s = newSet(g, "s"+strconv.FormatUint(g.nextSet, 10))
+		s.moved = moved
 	}
 	g.busy[s.name] = s
 	g.mu.Unlock()
@@ -126,7 +134,11 @@ func (g *Group) release(s *Set, check bool) error {
 	if err != nil {
 		return errors.Join(err, s.remove())
 	}
-	g.free = append(g.free, s)
+	if s.moved {
+		g.spare = append(g.spare, s)
+	} else {
+		g.free = append(g.free, s)
+	}
 	return nil
 }
 
