@@ -170,6 +170,11 @@ type (
 	TTYOpener interface {
 		OpenTTY(rows, cols uint16) (master, slave *os.File, err error)
 	}
+	// Settler is an ability of a [Task] whose end is kept until it was taken: Settle
+	// says that it is known elsewhere now.
+	Settler interface {
+		Settle()
+	}
 	// Resizer is an ability of a [Task] whose terminal is not on this host.
 	Resizer interface {
 		Resize(rows, cols uint16) error

@@ -510,6 +510,11 @@ func (e *execution) dropOutput() {
 	e.dropped[1] += int64(len(r.Stderr))
 	r.Stdout, r.Stderr = nil, nil
 	e.result = &r
+	if e.sb.plan.Persist {
+		for i := range 2 {
+			_ = os.Remove(spoolName(e.sb.plan.StateDir, e.proc.ID, i+1)) // there may be none
+		}
+	}
 	e.streams, e.pipes = [2]*stream{}, nil
 }
 
@@ -657,6 +662,7 @@ func (e *execution) run(task Task, c *Cmd, outR, errR, inW *os.File) {
 			continue
 		}
 		s := newStream(r, &e.quota)
+		e.spool(i, s)
 		w := c.Stdout
 		if i == 1 {
 			w = c.Stderr
@@ -709,6 +715,54 @@ func (e *execution) run(task Task, c *Cmd, outR, errR, inW *os.File) {
 		exit, err := task.Wait(context.Background())
 		e.end(exit, err, true)
 	}()
+}
+
+// spool gives a stream of a persistent sandbox its file.
+func (e *execution) spool(i int, s *stream) {
+	if !e.sb.plan.Persist {
+		return
+	}
+	e.quota.log = func(err error) {
+		e.sb.rt.log.Warn("output is kept in memory only from here on", "sandbox", e.sb.ID(), "execution", e.proc.ID, "err", err)
+	}
+	sp, err := openSpool(spoolName(e.sb.plan.StateDir, e.proc.ID, i+1), e.proc.TTY)
+	if err == nil {
+		s.spool = sp
+		if err = s.restore(); err == nil {
+			return
+		}
+		sp.close()
+		s.spool = nil
+	}
+	e.quota.log(err)
+}
+
+// settle makes the end durable, or removes what nobody can ask for, and only then
+// lets the backend forget the execution.
+func (e *execution) settle(res *Result, task Task, streams [2]*stream, lost [2]int64) {
+	if e.sb.plan.Persist {
+		if e.sb.State() == SandboxReleased {
+			return // it goes on with the successor
+		}
+		if e.chosenID {
+			kept := [2]int64{int64(len(res.Stdout)), int64(len(res.Stderr))}
+			if err := appendEnd(e.sb.plan.StateDir, ended{Result: res, Dropped: lost, Kept: kept}); err != nil {
+				e.sb.rt.log.Error("the end of an execution is not durable", "sandbox", e.sb.ID(), "execution", e.proc.ID, "err", err)
+			}
+		}
+		for _, s := range streams {
+			switch {
+			case s == nil || s.spool == nil:
+			case e.chosenID:
+				s.spool.close()
+			default:
+				s.spool.remove()
+			}
+		}
+	}
+	if t, ok := task.(Settler); ok {
+		t.Settle()
+	}
 }
 
 // onlyWriter hides ReadFrom, which would splice from the caller's file and
@@ -840,7 +894,9 @@ func (e *execution) end(exit Exit, err error, admitted bool) {
 	if res.Cause == CauseInfra {
 		e.err = res.Error
 	}
+	task := e.task
 	e.mu.Unlock()
+	e.settle(res, task, streams, lost)
 	if admitted {
 		e.sb.rt.gate.leave()
 	}

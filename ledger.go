@@ -363,8 +363,8 @@ type Swept struct {
 func (r *Runtime) GC(ctx context.Context) (Swept, error) { return r.sweep(ctx, false) }
 
 // Recover is GC, and adopts the persistent sandboxes of dead supervisors. One
-// that does not answer is removed. Output that the dead supervisor had read is
-// not in the results of adopted executions.
+// that does not answer is removed. Executions go on where they were: their ends
+// and output are in the state directory, whenever the supervisor was killed.
 func (r *Runtime) Recover(ctx context.Context) (Swept, error) { return r.sweep(ctx, true) }
 
 func (r *Runtime) sweep(ctx context.Context, adopt bool) (Swept, error) {
@@ -505,6 +505,54 @@ func (l *ledger) sweepRuntimes() error {
 	return errors.Join(errs...)
 }
 
+// forgetTold lets the backend forget an execution whose end is known.
+func forgetTold(t AdoptedTask) {
+	for _, f := range []*os.File{t.Stdin, t.Stdout, t.Stderr} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	go func() {
+		if _, err := t.Task.Wait(context.Background()); err == nil {
+			if s, ok := t.Task.(Settler); ok {
+				s.Settle()
+			}
+		}
+	}()
+}
+
+// takeEnds enters the executions that ended under a former supervisor.
+func (s *Sandbox) takeEnds() error {
+	ends, err := readEnds(s.plan.StateDir)
+	if err != nil {
+		return err
+	}
+	for i, end := range ends {
+		if s.execution(end.Result.ID) != nil || i+maxExecutionIDs < len(ends) {
+			continue
+		}
+		if i+maxRemembered >= len(ends) {
+			end.output(s.plan.StateDir)
+		}
+		e := newExecution(s, Process{ID: end.Result.ID, Limits: s.plan.Spec.Limits})
+		e.chosenID, e.adopted = true, true
+		end.Result.Confinement = s.inst.Report()
+		e.state, e.result, e.dropped = end.Result.State, end.Result, end.Dropped
+		if end.Result.Cause == CauseInfra {
+			e.err = end.Result.Error
+		}
+		close(e.launched)
+		close(e.done)
+		s.mu.Lock()
+		s.execs[e.proc.ID] = e
+		s.live++
+		s.begin()
+		s.mu.Unlock()
+		s.retire(e)
+	}
+	return nil
+}
+
 // adopt takes over a persistent sandbox.
 func (r *Runtime) adopt(ctx context.Context, b Backend, a Adopter, rec *record) error {
 	plan, err := Compile(rec.Spec)
@@ -532,7 +580,14 @@ func (r *Runtime) adopt(ctx context.Context, b Backend, a Adopter, rec *record) 
 		sb.ttl.resume()
 		sb.mu.Unlock()
 	}
+	if err := sb.takeEnds(); err != nil {
+		r.log.Warn("results of a former supervisor", "id", rec.ID, "err", err)
+	}
 	for _, t := range tasks {
+		if old := sb.execution(t.ID); old != nil {
+			forgetTold(t) // its end was written down, but the backend not told any more
+			continue
+		}
 		e := newExecution(sb, Process{ID: t.ID, Limits: plan.Spec.Limits})
 		e.chosenID = true // whoever asks for it knows the id
 		e.adopted = true

@@ -3,6 +3,7 @@ package belljar
 import (
 	"errors"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -33,6 +34,7 @@ type outputQuota struct {
 	limit int64 // 0: none
 	used  atomic.Int64
 	hit   func()       // called at each breach
+	log   func(error)  // a spool failed
 	full  atomic.Int32 // streams with a full-size buffer
 }
 
@@ -44,6 +46,12 @@ func (q *outputQuota) take(n int) int {
 	}
 	q.hit()
 	return max(0, n-int(min(used-q.limit, int64(n))))
+}
+
+func (q *outputQuota) spoolFailed(err error) {
+	if q.log != nil {
+		q.log(err)
+	}
 }
 
 func (q *outputQuota) exceeded() bool { return q.limit > 0 && q.used.Load() > q.limit }
@@ -76,6 +84,7 @@ func (k *sink) write(p []byte) {
 type stream struct {
 	r     *os.File
 	quota *outputQuota
+	spool *spool        // of a persistent sandbox; copy's own
 	done  chan struct{} // closed at the end of copy
 
 	mu        sync.Mutex
@@ -113,7 +122,7 @@ func (s *stream) read(rest bool) {
 	idle := false
 	for {
 		region := s.region()
-		n, err := s.r.Read(region)
+		n, err := s.fill(region)
 		if n > 0 {
 			idle = false
 			s.deliver(region[:n])
@@ -132,6 +141,46 @@ func (s *stream) read(rest bool) {
 			return
 		}
 	}
+}
+
+// fill reads into p, through the spool where there is one. A disk that fails
+// costs the durability of what follows, not the output.
+func (s *stream) fill(p []byte) (int, error) {
+	if s.spool == nil {
+		return s.r.Read(p)
+	}
+	n, err := s.spool.read(s.r, p)
+	if e := (*spoolError)(nil); errors.As(err, &e) {
+		s.quota.spoolFailed(e.err)
+		s.spool.close()
+		s.spool = nil
+		return s.r.Read(p)
+	}
+	return n, err
+}
+
+// restore takes up the output that a former supervisor had read.
+func (s *stream) restore() error {
+	total := s.spool.size
+	if total == 0 {
+		return nil
+	}
+	n := min(total, retainBytes)
+	b, err := s.spool.kept(n)
+	if err != nil {
+		return err
+	}
+	s.quota.take(int(min(total, math.MaxInt)))
+	s.total, s.buf = total, b
+	if total <= lastBuffer {
+		return nil
+	}
+	s.ring, s.buf = true, *fullBuffers.Get().(*[]byte)
+	for len(b) > 0 {
+		at := (total - int64(len(b))) % retainBytes
+		b = b[copy(s.buf[at:], b):]
+	}
+	return nil
 }
 
 // region is where the next bytes go.

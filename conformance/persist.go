@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"belljar"
 )
@@ -91,7 +92,7 @@ var persistCases = []testCase{
 			s.Fatal(err)
 		}
 		res := s.wait(a)
-		if res.State != belljar.Cancelled || string(res.Stdout) != "bye\n" {
+		if res.State != belljar.Cancelled || string(res.Stdout) != "ready\nbye\n" || strings.Contains(describe(res), "killed") {
 			s.Errorf("adopted execution: %s, stdout %q", describe(res), res.Stdout)
 		}
 		if err := again.Destroy(s.ctx); err != nil {

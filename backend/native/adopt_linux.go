@@ -61,11 +61,13 @@ func (in *instance) saveState() error {
 	if in.group != nil {
 		s.Group = in.group.Name()
 	}
-	return writeJSON(in.plan.StateDir, stateName, s)
+	return writeJSON(in.plan.StateDir, stateName, s, true)
 }
 
-// writeJSON replaces a file of the state directory, whole or not at all.
-func writeJSON(dir, name string, v any) error {
+// writeJSON replaces a file of the state directory, whole or not at all. sync has
+// it survive the host; what does not outlive the host's processes needs no more
+// than to survive ours.
+func writeJSON(dir, name string, v any, sync bool) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -76,7 +78,10 @@ func writeJSON(dir, name string, v any) error {
 		return err
 	}
 	_, werr := f.Write(b)
-	if err := errors.Join(werr, f.Sync(), f.Close()); err != nil {
+	if sync && werr == nil {
+		werr = f.Sync()
+	}
+	if err := errors.Join(werr, f.Close()); err != nil {
 		os.Remove(tmp)
 		return err
 	}
@@ -262,11 +267,11 @@ func (t *task) save() error {
 	if t.set != nil {
 		s.HasSet, s.Set = true, t.set.State()
 	}
-	return writeJSON(t.in.plan.StateDir, taskFile(t.id), s)
+	return writeJSON(t.in.plan.StateDir, taskFile(t.id), s, false)
 }
 
 func (in *instance) adoptTask(x *keeper.Exited) *task {
-	t := &task{in: in, id: x.ID, done: make(chan struct{}), report: &in.report, start: in.clock.at(x.Started), kept: true}
+	t := &task{in: in, id: x.ID, done: make(chan struct{}), report: &in.report, start: in.clock.at(x.Started), kept: true, adopted: true}
 	if in.nextID.Load() < x.ID {
 		in.nextID.Store(x.ID)
 	}

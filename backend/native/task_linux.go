@@ -35,6 +35,7 @@ type task struct {
 
 	kept    bool // the keeper holds its end until it is taken
 	noStdin bool
+	adopted bool // begun under another supervisor
 
 	spent atomic.Bool // the CPU budget ended it
 	oom   atomic.Bool // a memory limit ended it
@@ -90,6 +91,14 @@ func (t *task) Wait(ctx context.Context) (belljar.Exit, error) {
 	return t.exit, nil
 }
 
+// Settle implements [belljar.Settler]: the keeper may forget the end.
+func (t *task) Settle() {
+	if t.kept && !t.lost {
+		t.forget()
+		_ = t.in.conn.Send(keeper.NewMsg(keeper.MRelease, 0).U64(t.id).U32(0, 0))
+	}
+}
+
 // collect reads what the kernel counted and gives the set back.
 func (t *task) collect() {
 	t.mu.Lock()
@@ -109,10 +118,6 @@ func (t *task) collect() {
 	if t.lost {
 		e.StartedAt = t.start
 		return // a later supervisor may ask for it
-	}
-	if t.kept {
-		t.forget()
-		_ = t.in.conn.Send(keeper.NewMsg(keeper.MRelease, 0).U64(t.id).U32(0, 0))
 	}
 	ws := syscall.WaitStatus(x.Status)
 	switch {
@@ -163,7 +168,7 @@ func (t *task) collect() {
 		release := t.in.group.ReleaseSeen // the keeper has seen the end of the tree
 		if x.Flags&keeper.ExfStuck != 0 || t.in.fresh || t.in.ownPid {
 			release = t.in.group.Release
-		} else if t.set.Renewed() {
+		} else if t.set.Renewed() || t.adopted { // a spawner of the dead supervisor's waits in it
 			_ = t.set.Kill()
 			_, _ = t.set.WaitEmpty(time.Second) // Release says what came of it
 			release = t.in.group.Release
