@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,13 @@ var probe = sync.OnceValues(func() (string, error) {
 var cleanups []func()
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(envDaemon); dir != "" {
+		if err := daemonMain(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	code := m.Run()
 	for _, f := range cleanups {
 		f()

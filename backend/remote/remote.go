@@ -141,6 +141,9 @@ func Error(op string, err error) error {
 		}
 	}
 	e := &belljar.Error{Code: belljar.CodeUnavailable, Op: op, Message: ce.Message(), Recoverable: true, Err: err, Hint: "is the daemon running?"}
+	if !ce.IsRemote() {
+		return e // the connection broke, whatever that looked like here
+	}
 	switch ce.Code() {
 	case connect.CodeUnavailable:
 	case connect.CodeCanceled, connect.CodeDeadlineExceeded:
