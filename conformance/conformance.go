@@ -33,6 +33,8 @@ const (
 	CPURate  Feature = "cpuRate"  // limits.cpu throttles
 	Network  Feature = "network"  // programs have a loopback of their own
 	Watch    Feature = "watch"    // changes made by programs are seen
+	Layers   Feature = "layers"   // confinement can be switched off
+	Mounts   Feature = "mounts"   // directories of the host can be mounted
 )
 
 // Subject is a backend to test.
@@ -71,6 +73,7 @@ func Run(t *testing.T, factory Factory) {
 		{"file", fileCases},
 		{"tree", treeCases},
 		{"persist", persistCases},
+		{"promise", promiseCases},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, c := range group.cases {

@@ -159,18 +159,39 @@ var commands = map[string]func(*Sys) int{
 		s.say("left\n")
 		return s.done(err)
 	},
-	"forks": func(s *Sys) int { // forks <n>: exit 3 if one fails
+	"forks": func(s *Sys) int { // forks <n> [goes on]: exit 3 if one fails
 		for range s.num(1) {
-			if s.Spawn("sleep", "1h") != nil {
+			if s.Spawn("sleep", "1h") != nil && s.arg(2) == "" {
 				return 3
+			}
+		}
+		return 0
+	},
+	"leave": func(s *Sys) int { // leave <name>: ends once a child writes to the file
+		if err := s.Spawn("grow", s.arg(1)); err != nil {
+			return s.done(err)
+		}
+		for {
+			if b, err := s.Read(s.arg(1)); err == nil && len(b) > 0 {
+				return 0
+			}
+			if !s.Sleep(5 * time.Millisecond) {
+				return 70
+			}
+		}
+	},
+	"grow": func(s *Sys) int { // grow <name>: a byte every 5 ms
+		for s.Sleep(5 * time.Millisecond) {
+			if err := s.Append(s.arg(1), []byte("x")); err != nil {
+				return s.done(err)
 			}
 		}
 		return 0
 	},
 	"spin":  func(s *Sys) int { s.Spin(); return 0 },
 	"alloc": func(s *Sys) int { s.Alloc(s.num(1)); return 0 },
-	"fill": func(s *Sys) int { // fill <name>: exit 4 when it is full
-		if err := s.Fill(s.arg(1)); err != nil {
+	"fill": func(s *Sys) int { // fill <name> [goes on]: exit 4 when it is full
+		if err := s.Fill(s.arg(1)); err != nil && s.arg(2) == "" {
 			return 4
 		}
 		return 0
