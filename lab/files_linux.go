@@ -410,6 +410,10 @@ func fileEntries() []Entry {
 			},
 		},
 		{
+			ID: "A7-image", Guarantee: "A7", Title: "an image whose directories are links to the host, or become links during set-up", Knob: "resolution that follows no links",
+			Run: lyingImage,
+		},
+		{
 			ID: "A8-options", Guarantee: "A8", Title: "find a mount with suid, with devices, or writable where it should not be", Direct: true,
 			Run: func(ctx context.Context, e *Env) error {
 				b, err := e.Box(ctx, nil)

@@ -169,6 +169,47 @@ func networkEntries() []Entry {
 			e.Check(!rep.Succeeded, "%s", reached(rep))
 			return controlLoopback(ctx, e, b)
 		}},
+		{ID: "D6-neighbour", Guarantee: "D6", Capability: "networkIsolation", Title: "connect to a service in another sandbox", Layer: belljar.LayerNet, Run: func(ctx context.Context, e *Env) error {
+			rt, err := e.Runtime(ctx, belljar.Config{})
+			if err != nil {
+				return err
+			}
+			victim, err := e.BoxOf(ctx, rt, nil)
+			if err != nil {
+				return err
+			}
+			thief, err := e.BoxOf(ctx, rt, nil)
+			if err != nil {
+				return err
+			}
+			l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free on the host too
+			if err != nil {
+				return err
+			}
+			addr := l.Addr().String()
+			if err := l.Close(); err != nil {
+				return err
+			}
+			_, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return err
+			}
+			_, stop, err := victim.resident(ctx, "serve", port)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			rep, _, err := victim.Attack(ctx, "connect", addr)
+			if err != nil {
+				return err
+			}
+			e.Control(rep.Succeeded, "its own sandbox reaches it: %+v", rep.Steps)
+			if rep, _, err = thief.Attack(ctx, "connect", addr); err != nil {
+				return err
+			}
+			e.Check(!rep.Succeeded, "%s", reached(rep))
+			return nil
+		}},
 	}
 }
 

@@ -111,9 +111,12 @@ func (b *Backend) Create(ctx context.Context, p *belljar.Plan) (belljar.Instance
 	if err != nil {
 		var e *belljar.Error
 		var f *StepError
+		var te *templateError
 		switch {
 		case errors.As(err, &e):
 			return nil, err
+		case errors.As(err, &te):
+			return nil, te.explain(p)
 		case errors.As(err, &f) && f.Step == keeper.StepMountSource && int(f.Arg) >= len(p.Spec.Mounts):
 			return nil, &belljar.Error{Code: belljar.CodeInternal, Op: "create", Message: "view of the control groups: " + err.Error(), Err: err}
 		}
@@ -121,6 +124,20 @@ func (b *Backend) Create(ctx context.Context, p *belljar.Plan) (belljar.Instance
 	}
 	return in, nil
 }
+
+// explain says whose root it is: the host's, or the caller's image, which may not be a
+// link or change while it is being looked at.
+func (e *templateError) explain(p *belljar.Plan) *belljar.Error {
+	if s := e.err.Step; p.Spec.Image != "" && !exhausted(e.err) && (s == keeper.StepMountSource || s == keeper.StepMountChanged) {
+		return &belljar.Error{Code: belljar.CodeInvalidSpec, Op: "spec image", Message: e.Error(), Err: e, Hint: imageHint}
+	}
+	if exhausted(e.err) {
+		return createError(e)
+	}
+	return &belljar.Error{Code: belljar.CodeIsolationUnavailable, Op: "create: " + e.err.Step.String(), Message: e.Error(), Err: e}
+}
+
+const imageHint = "it must be a directory, no part of its path may be a symbolic link, and it must not change meanwhile"
 
 // createError gives an error of the machinery its code.
 func createError(err error) *belljar.Error {
@@ -441,7 +458,7 @@ func (in *instance) checkImage() error {
 		err = &fs.PathError{Op: "open", Path: in.plan.Spec.Image, Err: unix.ENOTDIR}
 	}
 	if err != nil {
-		return wrongSource("spec image", err, "it must be a directory, and no part of its path may be a symbolic link")
+		return wrongSource("spec image", err, imageHint)
 	}
 	if err := in.checkSource(in.plan.Spec.Image); err != nil {
 		err.Op = "spec image"

@@ -380,11 +380,22 @@ func (b *Backend) templateFor(p *belljar.Plan, on map[belljar.Layer]bool, dirs [
 		delete(b.templates, k)
 		var f *StepError
 		if errors.As(err, &f) && int(f.Arg) < len(t.ops) {
-			x.err = fmt.Errorf("template %s: %w", t.ops[f.Arg].A, err)
+			x.err = &templateError{t.ops[f.Arg].A, f}
 		}
 	})
 	return x, nil
 }
+
+// templateError is a root that could not be made.
+type templateError struct {
+	at  string
+	err *StepError
+}
+
+func (e *templateError) Error() string { return "template " + e.at + ": " + e.err.Error() }
+
+// Unwrap returns the step.
+func (e *templateError) Unwrap() error { return e.err }
 
 // maxTemplates leaves some of the keeper's table free.
 const maxTemplates = 200

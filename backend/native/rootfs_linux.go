@@ -390,7 +390,7 @@ func buildTree(p *belljar.Plan, on map[belljar.Layer]bool) (*tree, error) {
 		return t, nil
 	}
 	if err := t.image(p.Spec.Image); err != nil {
-		return nil, err
+		return nil, wrongSource("spec image", err, imageHint)
 	}
 	t.builtEtcFor()
 	return t, nil

@@ -60,6 +60,7 @@ func all() map[string]act {
 		"hold":      {plain: holdObjects},
 		"setidfile": {attack: setIDFiles},
 		"sync":      {attack: syncAll},
+		"serve":     {plain: serve},
 		// D
 		"connect":  {attack: connectOut},
 		"ping":     {attack: rawPackets},
