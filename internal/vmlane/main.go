@@ -127,7 +127,7 @@ func run(ctx context.Context, c config, pkgs []string) error {
 	if err := img.addFile("srv/probe", probe, 0o755); err != nil {
 		return err
 	}
-	env := append([]string{"BELLJAR_PROBE=/srv/probe"}, strings.Fields(c.env)...)
+	env := append([]string{"BELLJAR_PROBE=/srv/probe", "BELLJAR_MAY_SET_CLOCK=1"}, strings.Fields(c.env)...)
 	list, err := output(ctx, root, "go", append([]string{"list", "-f", "{{.ImportPath}}\t{{.Dir}}\t{{len .TestGoFiles}}\t{{len .XTestGoFiles}}"}, pkgs...)...)
 	if err != nil {
 		return err
