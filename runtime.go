@@ -149,6 +149,9 @@ func (r *Runtime) Probe(ctx context.Context) ([]Probe, error) {
 	return probes, errors.Join(errs...)
 }
 
+// DefaultBackend is the name of the backend that a spec without one gets.
+func (r *Runtime) DefaultBackend() string { return r.backends[0].Name() }
+
 func (r *Runtime) backend(name string) (Backend, error) {
 	for _, b := range r.backends {
 		if b.Name() == name {

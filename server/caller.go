@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"belljar"
+	"belljar/server/state"
 )
 
 // Caller is who makes a request.
@@ -20,10 +21,10 @@ type Caller struct {
 	Scopes []string
 	// Sandbox, when set, is the only one that the caller may touch.
 	Sandbox string
-	// PathPrefix, when set, bounds file operations to what is below.
-	PathPrefix string
 	// Ports, when set, are the only ones that may be reached.
 	Ports []uint32
+	// Quota is that of the key; the tenant's applies besides.
+	Quota state.Quota
 }
 
 // Scopes.

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"strings"
@@ -79,7 +81,7 @@ func execID() string { return "ex-" + strings.ToLower(rand.Text())[:20] }
 
 // Run implements the service: the hot path.
 func (x executions) Run(ctx context.Context, req *v1.RunRequest) (*v1.RunResponse, error) {
-	sb, _, err := x.s.sandbox(ctx, ScopeExec, req.Sandbox)
+	sb, who, err := x.s.sandbox(ctx, ScopeExec, req.Sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +95,14 @@ func (x executions) Run(ctx context.Context, req *v1.RunRequest) (*v1.RunRespons
 	if req.Command.StdinOpen {
 		return nil, bad("command.stdin_open", "nobody could write: use Start or Interact")
 	}
+	if err := x.s.auditExec(ctx, sb, c); err != nil {
+		return nil, err
+	}
+	leave, err := x.s.place(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	c.Detach = req.Detach
 	x.s.running.Add(1)
 	defer x.s.running.Add(-1)
@@ -109,7 +119,7 @@ func (x executions) Run(ctx context.Context, req *v1.RunRequest) (*v1.RunRespons
 
 // start starts a command, or finds the one that has its id.
 func (x executions) start(ctx context.Context, req *v1.StartRequest) (c *belljar.Cmd, existed bool, err error) {
-	sb, _, err := x.s.sandbox(ctx, ScopeExec, req.Sandbox)
+	sb, who, err := x.s.sandbox(ctx, ScopeExec, req.Sandbox)
 	if err != nil {
 		return nil, false, err
 	}
@@ -139,7 +149,22 @@ func (x executions) start(ctx context.Context, req *v1.StartRequest) (c *belljar
 	if err := open(c, req.Command); err != nil {
 		return nil, false, err
 	}
+	if err := x.s.auditExec(ctx, sb, c); err != nil {
+		return nil, false, err
+	}
+	leave, err := x.s.place(ctx, who)
+	if err != nil {
+		return nil, false, err
+	}
 	err = c.Start(ctx)
+	if done := c.Done(); done != nil {
+		go func() {
+			<-done
+			leave()
+		}()
+	} else {
+		leave()
+	}
 	if errors.Is(err, belljar.ErrConflict) && req.Id != "" {
 		// Somebody was faster with the id, after which a pipe for input is one too many.
 		if old, aerr := sb.Attach(id); aerr == nil {
@@ -150,6 +175,22 @@ func (x executions) start(ctx context.Context, req *v1.StartRequest) (c *belljar
 		return nil, false, err
 	}
 	return c, false, nil // one that could not be executed has a result that says so
+}
+
+// auditExec writes down what is run: the hash of the command line unless the
+// daemon was told otherwise, for it may hold secrets.
+func (s *Server) auditExec(ctx context.Context, sb *belljar.Sandbox, c *belljar.Cmd) error {
+	if s.cfg.Audit == nil {
+		return nil
+	}
+	detail := strings.Join(c.Args, "\x00")
+	if !s.cfg.AuditCommands {
+		sum := sha256.Sum256([]byte(detail))
+		detail = "sha256:" + hex.EncodeToString(sum[:])
+	} else if len(detail) > 4096 {
+		detail = detail[:4096] + "..."
+	}
+	return s.audit(ctx, "exec", sb.ID(), detail)
 }
 
 // Start implements the service.

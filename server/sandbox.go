@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 	v1 "belljar/api/belljar/v1"
 	"belljar/api/belljar/v1/belljarv1connect"
 	"belljar/internal/wire"
+	"belljar/server/state"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -61,14 +64,47 @@ func (x sandboxes) Create(ctx context.Context, req *v1.CreateSandboxRequest) (*v
 	if spec.TTL == 0 {
 		spec.TTL = x.s.cfg.TTL
 	}
+	if _, taken := spec.Labels[labelKey]; taken {
+		return nil, bad("spec.labels", labelKey+" is the daemon's")
+	}
+	if who.Key != "" {
+		spec.Labels = maps.Clone(spec.Labels)
+		if spec.Labels == nil {
+			spec.Labels = map[string]string{}
+		}
+		spec.Labels[labelKey] = who.Key
+	}
 	if req.IdempotencyKey == "" {
-		sb, err := x.s.rt.Create(ctx, spec)
+		sb, err := x.make(ctx, who, spec)
 		if err != nil {
 			return nil, err
 		}
 		return &v1.CreateSandboxResponse{Sandbox: describe(sb)}, nil
 	}
 	return x.createOnce(ctx, who, spec, req)
+}
+
+// make makes a sandbox within the caller's quotas.
+func (x sandboxes) make(ctx context.Context, who Caller, spec belljar.Spec) (*belljar.Sandbox, error) {
+	done, err := x.s.reserve(who, spec)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if err := x.s.audit(ctx, "sandbox.create", spec.Name, ""); err != nil {
+		return nil, err
+	}
+	return x.s.rt.Create(ctx, spec)
+}
+
+// remember makes an idempotency key durable; without that its sandbox does not stay.
+func (x sandboxes) remember(who Caller, key string, sb *belljar.Sandbox, sum [sha256.Size]byte) error {
+	now := time.Now()
+	err := x.s.cfg.Store.PutCreate(who.Tenant, key, state.Create{Sum: sum[:], Sandbox: sb.ID(), At: now}, now.Add(-keyLife))
+	if err != nil {
+		err = errors.Join(err, sb.Destroy(context.Background()))
+	}
+	return err
 }
 
 // createOnce makes the sandbox of an idempotency key, waits for whoever is making
@@ -89,6 +125,14 @@ func (x sandboxes) createOnce(ctx context.Context, who Caller, spec belljar.Spec
 		}
 	}
 	c := x.s.creates[key]
+	if c == nil && x.s.cfg.Store != nil { // of a former daemon
+		if old, ok, err := x.s.cfg.Store.Create(who.Tenant, req.IdempotencyKey); err == nil && ok && time.Since(old.At) < keyLife {
+			c = &created{at: old.At, done: make(chan struct{}), id: old.Sandbox}
+			copy(c.sum[:], old.Sum)
+			close(c.done)
+			x.s.creates[key] = c
+		}
+	}
 	first := c == nil
 	if first {
 		c = &created{sum: sum, at: time.Now(), done: make(chan struct{})}
@@ -100,7 +144,10 @@ func (x sandboxes) createOnce(ctx context.Context, who Caller, spec belljar.Spec
 	}
 	if first {
 		// Whoever waits must not depend on the connection of who came first.
-		sb, err := x.s.rt.Create(context.WithoutCancel(ctx), spec)
+		sb, err := x.make(context.WithoutCancel(ctx), who, spec)
+		if err == nil && x.s.cfg.Store != nil {
+			err = x.remember(who, req.IdempotencyKey, sb, sum)
+		}
 		if err != nil {
 			c.err = err
 			x.s.mu.Lock()
@@ -243,6 +290,9 @@ func (x sandboxes) Destroy(ctx context.Context, req *v1.DestroySandboxRequest) (
 	if err != nil {
 		return nil, err
 	}
+	if err := x.s.audit(ctx, "sandbox.destroy", sb.ID(), ""); err != nil {
+		return nil, err
+	}
 	return &v1.DestroySandboxResponse{}, sb.Destroy(ctx)
 }
 
@@ -257,4 +307,39 @@ func (x sandboxes) Usage(ctx context.Context, req *v1.UsageRequest) (*v1.UsageRe
 		return nil, err
 	}
 	return &v1.UsageResponse{Usage: wire.Usage(u)}, nil
+}
+
+// Token implements the service.
+func (x sandboxes) Token(ctx context.Context, req *v1.TokenRequest) (*v1.TokenResponse, error) {
+	sb, who, err := x.s.sandbox(ctx, ScopeSandboxesRead, req.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	if x.s.keys == nil {
+		return nil, &belljar.Error{Code: belljar.CodeUnsupported, Op: "token", Message: "this daemon makes no tokens"}
+	}
+	if req.PathPrefix != "" {
+		// A string cannot bound paths: links inside the sandbox lead anywhere in it.
+		return nil, &belljar.Error{Code: belljar.CodeUnsupported, Op: "token", Message: "tokens are not bounded to paths", Hint: "leave path_prefix out"}
+	}
+	d, err := wire.FromDuration("ttl", req.Ttl)
+	if err != nil {
+		return nil, err
+	}
+	if d == 0 {
+		d = time.Hour
+	}
+	base := Caller{Tenant: who.Tenant, Key: who.Key, Scopes: who.Scopes, Sandbox: sb.ID(), Ports: who.Ports}
+	at := time.Now().Add(d).UTC()
+	add := caveat{Scopes: req.Scopes, Ports: req.Ports, Expires: at}
+	if !base.narrow(false, add) {
+		return nil, bad("scopes", "beyond what the caller may do")
+	}
+	if err := x.s.audit(ctx, "token.create", sb.ID(), ""); err != nil {
+		return nil, err
+	}
+	text, err := x.s.keys.mint(caveat{
+		Key: base.Key, Tenant: base.Tenant, Sandbox: base.Sandbox, Scopes: base.Scopes, Ports: base.Ports, Expires: at,
+	})
+	return &v1.TokenResponse{Token: text, ExpiresAt: wire.Time(at)}, err
 }

@@ -14,6 +14,9 @@ import (
 
 	"belljar"
 	"belljar/api/belljar/v1/belljarv1connect"
+	"belljar/internal/wire"
+	"belljar/server/audit"
+	"belljar/server/state"
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
@@ -37,6 +40,12 @@ type Config struct {
 	Runtime *belljar.Runtime
 	// Auth finds out who calls.
 	Auth Authenticator
+	// Store keeps tenants, keys, quotas and idempotency keys; nil: there are none.
+	Store *state.Store
+	// Audit gets a line per act. Acts that it cannot take are refused. nil: none is kept.
+	Audit *audit.Log
+	// AuditCommands has the log hold command lines instead of their hash.
+	AuditCommands bool
 	// TTL is the lifetime of sandboxes whose spec has none; default 15 min.
 	TTL time.Duration
 	// Version is what Info tells.
@@ -60,6 +69,8 @@ type Server struct {
 	draining atomic.Bool
 	ready    atomic.Bool
 	running  atomic.Int32 // executions under way through this server
+	quotas   quotas
+	keys     *Keys // makes tokens; nil without a store
 
 	mu      sync.Mutex
 	creates map[createKey]*created // by idempotency key
@@ -78,11 +89,18 @@ func New(cfg Config) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Store != nil {
+		var err error
+		if s.keys, err = NewKeys(cfg.Store); err != nil {
+			return nil, err
+		}
+	}
 	rpc := connect.NewServer(s.intercept)
 	belljarv1connect.RegisterSandboxServiceHandler(rpc, sandboxes{s: s})
 	belljarv1connect.RegisterExecutionServiceHandler(rpc, executions{s: s})
 	belljarv1connect.RegisterFileServiceHandler(rpc, files{s: s})
 	belljarv1connect.RegisterHostServiceHandler(rpc, host{s: s})
+	belljarv1connect.RegisterAdminServiceHandler(rpc, admin{s: s})
 	connecthttp.Mount(s.mux, rpc,
 		connecthttp.WithReadMaxBytes(maxUnary),
 		connecthttp.WithCodecs(connectproto.NewBinaryCodec(), strictJSON()),
@@ -154,9 +172,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 func (s *Server) intercept(next connect.ServerFunc) connect.ServerFunc {
 	return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
 		start := time.Now()
-		err := next(ctx, spec, stream)
+		who, _ := ctx.Value(callerKey{}).(Caller)
+		err := s.admit(who)
+		if err == nil {
+			err = next(ctx, spec, stream)
+		}
 		if s.log.Enabled(ctx, slog.LevelInfo) {
-			who, _ := ctx.Value(callerKey{}).(Caller)
 			code := "ok"
 			if err != nil {
 				code = connect.CodeOf(rpcError(err)).String()
@@ -185,6 +206,15 @@ func (s *Server) sandbox(ctx context.Context, scope, id string) (*belljar.Sandbo
 		return nil, who, &belljar.Error{Code: belljar.CodeNotFound, Op: "get sandbox", Message: fmt.Sprintf("no sandbox %.80q", id)}
 	}
 	return sb, who, nil
+}
+
+// audit writes down an act, before it is done. Where that cannot be, the act is refused.
+func (s *Server) audit(ctx context.Context, act, object, detail string) error {
+	if s.cfg.Audit == nil {
+		return nil
+	}
+	who, _ := ctx.Value(callerKey{}).(Caller)
+	return s.cfg.Audit.Append(audit.Entry{Tenant: who.Tenant, Key: who.Key, Act: act, Object: wire.Text(object), Detail: wire.Text(detail)})
 }
 
 // accepting returns UNAVAILABLE while the server takes nothing new.

@@ -135,6 +135,7 @@ var commands = []verb{
 	{"rm", "keep", newRm},
 	{"gc", "keep", newGC},
 	{"serve", "serve", newServe},
+	{"audit", "serve", newAudit},
 	{"doctor", "trust", newDoctor},
 	{"lab", "trust", newLab},
 	{"bench", "trust", newBench},

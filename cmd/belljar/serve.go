@@ -14,6 +14,8 @@ import (
 
 	"belljar"
 	"belljar/server"
+	"belljar/server/audit"
+	"belljar/server/state"
 
 	"github.com/spf13/cobra"
 )
@@ -30,6 +32,7 @@ type serveFlags struct {
 	retain    time.Duration
 	grace     time.Duration
 	domain    string
+	commands  bool
 }
 
 func newServe() *cobra.Command {
@@ -61,6 +64,7 @@ back, with their executions and output. SIGTERM ends it and leaves them; SIGINT 
 	fs.DurationVar(&f.ttl, "ttl", f.ttl, "lifetime of sandboxes whose spec has none")
 	fs.DurationVar(&f.retain, "retain", f.retain, "how long results are kept after the end of their sandbox")
 	fs.DurationVar(&f.grace, "grace", f.grace, "how long requests may take to end at shutdown")
+	fs.BoolVar(&f.commands, "audit-commands", false, "write command lines into the audit log, not their hash")
 	fs.StringVar(&f.domain, "domain", "", "`name` below which ports are reached: {port}-{sandbox}.name")
 	return c
 }
@@ -85,12 +89,12 @@ func serve(cmd *cobra.Command, f *serveFlags) (err error) {
 	sig.handle(cancel, func() { os.Exit(exitCancelled) })
 
 	log := daemonLog(os.Stderr)
-	state, socket, err := daemonDirs()
+	dir, socket, err := daemonDirs()
 	if err != nil {
 		return err
 	}
 	if f.state != "" {
-		if state, err = filepath.Abs(f.state); err != nil {
+		if dir, err = filepath.Abs(f.state); err != nil {
 			return err
 		}
 	}
@@ -101,18 +105,18 @@ func serve(cmd *cobra.Command, f *serveFlags) (err error) {
 		if f.state != "" {
 			return usageError("serve", "--ephemeral has a state directory of its own", "leave --state-dir out")
 		}
-		if state, err = os.MkdirTemp("", "belljar-serve-"); err != nil {
+		if dir, err = os.MkdirTemp("", "belljar-serve-"); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, os.RemoveAll(state)) }()
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		if f.socket == "" {
-			socket = filepath.Join(state, "s", "belljar.sock")
+			socket = filepath.Join(dir, "s", "belljar.sock")
 		}
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			cancel()
 		}()
-	} else if err := os.MkdirAll(state, 0o700); err != nil {
+	} else if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 
@@ -126,7 +130,7 @@ func serve(cmd *cobra.Command, f *serveFlags) (err error) {
 		return err
 	}
 	rt, err := newRuntime(ctx, belljar.Config{
-		StateDir: filepath.Join(state, "sandboxes"), Persist: !f.ephemeral, Logger: log,
+		StateDir: filepath.Join(dir, "sandboxes"), Persist: !f.ephemeral, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -136,8 +140,22 @@ func serve(cmd *cobra.Command, f *serveFlags) (err error) {
 		defer cancel()
 		err = errors.Join(err, rt.Close(ctx))
 	}()
-	auth := server.Local{UIDs: []int{0, os.Geteuid()}}
-	s, err := server.New(server.Config{Runtime: rt, Auth: auth, TTL: f.ttl, Version: readVersion().Version, Logger: log, Domain: f.domain})
+	store, err := state.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	trail, err := audit.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, trail.Close()) }()
+	keys, err := server.NewKeys(store)
+	if err != nil {
+		return err
+	}
+	auth := server.Local{UIDs: []int{0, os.Geteuid()}, Next: keys}
+	s, err := server.New(server.Config{Runtime: rt, Auth: auth, Store: store, Audit: trail, AuditCommands: f.commands, TTL: f.ttl, Version: readVersion().Version, Logger: log, Domain: f.domain})
 	if err != nil {
 		return err
 	}
