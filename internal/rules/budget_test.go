@@ -12,8 +12,8 @@ import (
 // Budgets of the one binary. Raising one is a decision: say in the commit what
 // the bytes buy.
 const (
-	maxBinary   = 10 << 20 // stripped
-	maxPackages = 220      // 159 when this was written
+	maxBinary   = 15 << 20 // stripped
+	maxPackages = 300      // 159 before the daemon, 278 with it
 )
 
 // TestBinary bounds what a one-shot run pays for before main.
@@ -70,7 +70,10 @@ func modules(t *testing.T, args ...string) []string {
 // of changes by decision only.
 func TestDependencies(t *testing.T) {
 	library := []string{"go.yaml.in/yaml/v4", "golang.org/x/sys"}
-	binary := append([]string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term"}, library...)
+	binary := append([]string{
+		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
+		"connectrpc.com/connect/v2", "google.golang.org/protobuf", "go.etcd.io/bbolt",
+	}, library...)
 	for _, c := range []struct {
 		pkg  string
 		want []string

@@ -168,7 +168,6 @@ func TestForbiddenImports(t *testing.T) {
 		{"./backend/native", "net/http", "nothing on the way to an execution speaks HTTP"},
 		{"./lab/attack", "net/http", "it runs inside a sandbox and counts against its limits"},
 		{"./conformance/probe", "net/http", "the same"},
-		{"./cmd/belljar", "net/http", "start-up: registering its tables costs every one-shot run"},
 		{"./cmd/belljar", "testing", "it declares flags and is no part of a program"},
 		{"./cmd/belljar", mod + "/backend/fake", "a backend that isolates nothing must not be one flag away"},
 	} {
