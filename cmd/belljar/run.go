@@ -16,6 +16,7 @@ import (
 )
 
 type runFlags struct {
+	host    string
 	spec    specFlags
 	streams streamFlags
 	user    string
@@ -65,6 +66,7 @@ func newRun() *cobra.Command {
 	f.spec.declare(fs)
 	fs.StringVarP(&f.user, "user", "u", "", "`user` inside: user (default) or root")
 	f.streams.declare(fs)
+	fs.StringVar(&f.host, "host", "", "run it on the daemon at `url`: unix:///path, http://host:port or https://host:port\n(default $BELLJAR_HOST; the key is in $BELLJAR_KEY)")
 	pairs(fs, &f.copyIn, "copy-in", "copy a file or tree of the host in, before (repeat)")
 	pairs(fs, &f.copyOut, "copy-out", "copy a file or tree out, afterwards, also after a failure (repeat)")
 	fs.BoolVar(&f.report, "report", false, "say on stderr which layers confined the program")
@@ -90,7 +92,7 @@ func run(ctx context.Context, f *runFlags, args []string) (err error) {
 	ctx, cancel := sig.context(ctx)
 	defer cancel()
 
-	rt, err := newRuntime(ctx, belljar.Config{})
+	rt, err := runtimeOf(ctx, f.host)
 	if err != nil {
 		return err
 	}
