@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"belljar"
-	"belljar/backend/remote"
+	daemon "belljar/backend/remote"
 )
 
 // runtimeOf is the runtime of a daemon, or this machine's own without one.
@@ -15,7 +15,7 @@ func runtimeOf(ctx context.Context, host string) (*belljar.Runtime, error) {
 	if host == "" {
 		return newRuntime(ctx, belljar.Config{})
 	}
-	b, err := remote.New(remote.Config{URL: host, Key: os.Getenv("BELLJAR_KEY")})
+	b, err := daemon.New(daemon.Config{URL: host, Key: os.Getenv("BELLJAR_KEY")})
 	if err != nil {
 		return nil, err
 	}
