@@ -25,8 +25,7 @@ import (
 
 // Defaults of [Config].
 const (
-	DefaultTTL       = 15 * time.Minute
-	DefaultRetention = time.Hour
+	DefaultTTL = 15 * time.Minute
 
 	maxUnary   = 8 << 20 // bytes of a request that is one message
 	keepAlive  = 15 * time.Second
@@ -52,9 +51,6 @@ type Config struct {
 	Version string
 	// Logger gets a line per request; default: nothing is logged.
 	Logger *slog.Logger
-	// Domain, when set, is below which ports of sandboxes are reached by host name:
-	// {port}-{sandbox}.{Domain}.
-	Domain string
 }
 
 // Server serves the API.
@@ -101,6 +97,7 @@ func New(cfg Config) (*Server, error) {
 	belljarv1connect.RegisterFileServiceHandler(rpc, files{s: s})
 	belljarv1connect.RegisterHostServiceHandler(rpc, host{s: s})
 	belljarv1connect.RegisterAdminServiceHandler(rpc, admin{s: s})
+	belljarv1connect.RegisterPortServiceHandler(rpc, belljarv1connect.UnimplementedPortServiceHandler{})
 	connecthttp.Mount(s.mux, rpc,
 		connecthttp.WithReadMaxBytes(maxUnary),
 		connecthttp.WithCodecs(connectproto.NewBinaryCodec(), strictJSON()),

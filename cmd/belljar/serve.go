@@ -29,14 +29,12 @@ type serveFlags struct {
 	plain     bool
 	ephemeral bool
 	ttl       time.Duration
-	retain    time.Duration
 	grace     time.Duration
-	domain    string
 	commands  bool
 }
 
 func newServe() *cobra.Command {
-	f := serveFlags{ttl: server.DefaultTTL, retain: server.DefaultRetention, grace: 10 * time.Second}
+	f := serveFlags{ttl: server.DefaultTTL, grace: 10 * time.Second}
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the API to many users",
@@ -62,10 +60,8 @@ back, with their executions and output. SIGTERM ends it and leaves them; SIGINT 
 	fs.BoolVar(&f.plain, "insecure-plain-tcp", false, "serve TCP beyond loopback without TLS: keys and output can be read on the wire")
 	fs.BoolVar(&f.ephemeral, "ephemeral", false, "state in a directory of its own; everything ends with this process, which\nends when its standard input does")
 	fs.DurationVar(&f.ttl, "ttl", f.ttl, "lifetime of sandboxes whose spec has none")
-	fs.DurationVar(&f.retain, "retain", f.retain, "how long results are kept after the end of their sandbox")
 	fs.DurationVar(&f.grace, "grace", f.grace, "how long requests may take to end at shutdown")
 	fs.BoolVar(&f.commands, "audit-commands", false, "write command lines into the audit log, not their hash")
-	fs.StringVar(&f.domain, "domain", "", "`name` below which ports are reached: {port}-{sandbox}.name")
 	return c
 }
 
@@ -155,7 +151,7 @@ func serve(cmd *cobra.Command, f *serveFlags) (err error) {
 		return err
 	}
 	auth := server.Local{UIDs: []int{0, os.Geteuid()}, Next: keys}
-	s, err := server.New(server.Config{Runtime: rt, Auth: auth, Store: store, Audit: trail, AuditCommands: f.commands, TTL: f.ttl, Version: readVersion().Version, Logger: log, Domain: f.domain})
+	s, err := server.New(server.Config{Runtime: rt, Auth: auth, Store: store, Audit: trail, AuditCommands: f.commands, TTL: f.ttl, Version: readVersion().Version, Logger: log})
 	if err != nil {
 		return err
 	}
