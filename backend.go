@@ -170,6 +170,11 @@ type (
 	TTYOpener interface {
 		OpenTTY(rows, cols uint16) (master, slave *os.File, err error)
 	}
+	// Expirer is an ability of a persistent [Instance]: to learn when its life ends
+	// while no supervisor is connected; the zero time: never.
+	Expirer interface {
+		Expire(ctx context.Context, at time.Time) error
+	}
 	// Settler is an ability of a [Task] whose end is kept until it was taken: Settle
 	// says that it is known elsewhere now.
 	Settler interface {

@@ -52,6 +52,9 @@ type record struct {
 	Expires time.Time `json:"expires,omitzero"`
 	Created time.Time `json:"created"`
 	Pooled  bool      `json:"pooled,omitempty"` // not handed out yet
+	Paused  bool      `json:"paused,omitempty"`
+	// Left is what is left of the lifetime of a paused sandbox; 0: it has none.
+	Left time.Duration `json:"left,omitempty"`
 }
 
 // parseRecord parses the record of the sandbox with this id. Nothing in it is
@@ -573,13 +576,19 @@ func (r *Runtime) adopt(ctx context.Context, b Backend, a Adopter, rec *record) 
 	}
 	sb := newSandbox(r, b, plan, inst, rec)
 	sb.created = rec.Created
-	if !rec.Expires.IsZero() {
-		sb.mu.Lock()
+	sb.mu.Lock()
+	switch {
+	case rec.Paused:
+		sb.state = SandboxPaused
+		sb.ttl.hold()
+		sb.idle.hold()
+		sb.ttl.left = rec.Left
+	case !rec.Expires.IsZero():
 		sb.ttl.hold()
 		sb.ttl.left = time.Until(rec.Expires)
 		sb.ttl.resume()
-		sb.mu.Unlock()
 	}
+	sb.mu.Unlock()
 	if err := sb.takeEnds(); err != nil {
 		r.log.Warn("results of a former supervisor", "id", rec.ID, "err", err)
 	}

@@ -73,7 +73,7 @@ func (r *Runtime) fromPool(ctx context.Context, b Backend, plan *Plan, spec Spec
 			p.discardLater(ctx, m)
 			continue
 		}
-		sb, err := r.handOut(b, m, plan, spec)
+		sb, err := r.handOut(ctx, b, m, plan, spec)
 		if err != nil {
 			p.discardLater(ctx, m)
 			return nil, err
@@ -88,7 +88,7 @@ func (r *Runtime) fromPool(ctx context.Context, b Backend, plan *Plan, spec Spec
 }
 
 // handOut makes a member the caller's sandbox.
-func (r *Runtime) handOut(b Backend, m *member, plan *Plan, spec Spec) (*Sandbox, error) {
+func (r *Runtime) handOut(ctx context.Context, b Backend, m *member, plan *Plan, spec Spec) (*Sandbox, error) {
 	own := *m.plan // the backend keeps the member's plan
 	own.Spec.Labels = plan.Spec.Labels
 	own.Spec.Name = plan.Spec.Name
@@ -102,6 +102,11 @@ func (r *Runtime) handOut(b Backend, m *member, plan *Plan, spec Spec) (*Sandbox
 		m.rec.Spec, m.rec.Pooled, m.rec.Expires = spec, false, own.Expires
 		if err := r.ledger.update(m.rec); err != nil {
 			return nil, err
+		}
+	}
+	if e, ok := m.inst.(Expirer); ok && own.Persist {
+		if err := e.Expire(ctx, own.Expires); err != nil {
+			return nil, asError(CodeUnavailable, "create", err)
 		}
 	}
 	return newSandbox(r, b, &own, m.inst, m.rec), nil

@@ -307,8 +307,8 @@ func (s *Sandbox) freeze(ctx context.Context, op string, from, to SandboxState) 
 		return asError(CodeInternal, op, err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.state != from { // repeated, or destroyed meanwhile
+		defer s.mu.Unlock()
 		return s.usable(op)
 	}
 	s.state = to
@@ -317,7 +317,65 @@ func (s *Sandbox) freeze(ctx context.Context, op string, from, to SandboxState) 
 	} else {
 		s.ttl.resume()
 	}
+	s.mu.Unlock()
+	return s.keepLife(ctx, op)
+}
+
+// keepLife makes the sandbox's lifetime known to those who outlive this
+// supervisor; s.freezing is held.
+func (s *Sandbox) keepLife(ctx context.Context, op string) error {
+	if !s.plan.Persist {
+		return nil
+	}
+	s.mu.Lock()
+	rec := *s.rec
+	rec.Paused, rec.Expires, rec.Left = s.state == SandboxPaused, time.Time{}, 0
+	switch {
+	case s.ttl.timer == nil:
+	case rec.Paused:
+		rec.Left = max(s.ttl.left, 1)
+	default:
+		rec.Expires = s.ttl.since.Add(s.ttl.left)
+	}
+	s.mu.Unlock()
+	if e, ok := s.inst.(Expirer); ok {
+		if err := e.Expire(ctx, rec.Expires); err != nil {
+			return asError(CodeInternal, op, err)
+		}
+	}
+	if err := s.rt.ledger.update(&rec); err != nil {
+		return asError(CodeUnavailable, op, err)
+	}
+	s.rec = &rec
 	return nil
+}
+
+// Extend makes sure that the sandbox lives at least d from now, or d of time in
+// which it is not paused. It never shortens, and changes nothing for a sandbox
+// without a lifetime.
+func (s *Sandbox) Extend(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return &Error{Code: CodeInvalidSpec, Op: "extend", Message: "not more than zero", Recoverable: true}
+	}
+	if err := s.enter("extend"); err != nil {
+		return err
+	}
+	defer s.leave()
+	s.freezing.Lock()
+	defer s.freezing.Unlock()
+	s.mu.Lock()
+	if s.ttl.timer == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	held := s.ttl.since.IsZero()
+	s.ttl.hold()
+	s.ttl.left = max(s.ttl.left, d)
+	if !held {
+		s.ttl.resume()
+	}
+	s.mu.Unlock()
+	return s.keepLife(ctx, "extend")
 }
 
 // Destroy ends the sandbox and everything in it: executions, which end as

@@ -2,10 +2,12 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"belljar"
 )
@@ -49,6 +51,52 @@ var persistCases = []testCase{
 		}
 		if got := s.sandboxesIn(cfg.StateDir); len(got) > 0 {
 			s.Errorf("ledger has %q", got)
+		}
+	}},
+	{name: "paused time is no part of a life", needs: []Feature{Persist, Pause}, f: func(s *suite) {
+		cfg := belljar.Config{StateDir: filepath.Join(s.TempDir(), "state"), Persist: true}
+		s.open(cfg)
+		const life = 1500 * time.Millisecond
+		sb := s.sandbox(func(p *belljar.Spec) { p.TTL = life })
+		control := s.sandbox(func(p *belljar.Spec) { p.TTL = life })
+		if err := sb.Pause(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		// Nobody is connected while its time would pass: the keeper has to know.
+		if err := s.Runtime.Close(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(life + 500*time.Millisecond)
+		s.open(cfg)
+		out, err := s.Runtime.Recover(s.ctx)
+		if err != nil || !slices.Equal(out.Adopted, []string{sb.ID()}) {
+			s.Fatalf("recovered %+v, %v; the control is %s", out, err, control.ID())
+		}
+		again, err := s.Runtime.Get(sb.ID())
+		if err != nil {
+			s.Fatal(err)
+		}
+		if again.State() != belljar.SandboxPaused {
+			s.Errorf("state %s after adoption", again.State())
+		}
+		if err := again.Extend(s.ctx, 20*time.Second); err != nil {
+			s.Fatal(err)
+		}
+		if err := again.Resume(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		s.healthy(again)
+		if left := time.Until(again.Expires()); left < 10*time.Second || left > 20*time.Second {
+			s.Errorf("%v are left", left)
+		}
+		if err := again.Extend(s.ctx, time.Second); err != nil || time.Until(again.Expires()) < 10*time.Second {
+			s.Errorf("a shorter extension left %v, %v", time.Until(again.Expires()), err)
+		}
+		if err := again.Extend(s.ctx, -1); !errors.Is(err, belljar.ErrInvalidSpec) {
+			s.Errorf("a negative extension: %v", err)
+		}
+		if err := again.Destroy(s.ctx); err != nil {
+			s.Fatal(err)
 		}
 	}},
 	{name: "adoption", needs: []Feature{Persist}, f: func(s *suite) {

@@ -266,6 +266,30 @@ func pageSize(n int32) (int, error) {
 	return int(n), nil
 }
 
+// Extend implements the service.
+func (x sandboxes) Extend(ctx context.Context, req *v1.ExtendSandboxRequest) (*v1.ExtendSandboxResponse, error) {
+	sb, who, err := x.s.sandbox(ctx, ScopeSandboxesWrite, req.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	d, err := wire.FromDuration("ttl", req.Ttl)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range x.s.owners(who) {
+		if o.quota.MaxTTL > 0 && d > o.quota.MaxTTL {
+			return nil, exceeded(o, "lifetime", o.quota.MaxTTL.String(), d.String())
+		}
+	}
+	if err := x.s.audit(ctx, "sandbox.extend", sb.ID(), d.String()); err != nil {
+		return nil, err
+	}
+	if err := sb.Extend(ctx, d); err != nil {
+		return nil, err
+	}
+	return &v1.ExtendSandboxResponse{Sandbox: describe(sb)}, nil
+}
+
 // Pause implements the service.
 func (x sandboxes) Pause(ctx context.Context, req *v1.PauseSandboxRequest) (*v1.PauseSandboxResponse, error) {
 	sb, _, err := x.s.sandbox(ctx, ScopeSandboxesWrite, req.Sandbox)

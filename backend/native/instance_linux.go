@@ -585,13 +585,9 @@ func (in *instance) sandboxMsg(tpl *template, mounts []keeper.Op, peer int) (*ke
 	}
 	m.FDs = append(m.FDs, in.idmaps...)
 	in.idmaps = nil
-	var expire uint64
-	if !p.Expires.IsZero() {
-		var ts unix.Timespec
-		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-			return nil, closers, err
-		}
-		expire = uint64(max(ts.Nano()+int64(time.Until(p.Expires)), 1))
+	expire, err := expiry(p.Expires)
+	if err != nil {
+		return nil, closers, err
 	}
 	uid, gid, initid := uint32(userID), uint32(userID), uint32(initID)
 	if !in.on[belljar.LayerUser] && in.b.root {
