@@ -87,6 +87,9 @@ type Process struct {
 type Stdio struct {
 	Stdin, Stdout, Stderr             *os.File
 	KeepStdin, KeepStdout, KeepStderr *os.File
+	// Extra are further descriptors, entry i as 3+i. They stay the caller's: Start
+	// passes duplicates on. A backend that cannot refuses with UNSUPPORTED.
+	Extra []*os.File
 }
 
 // Task is a running process with its whole tree.

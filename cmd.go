@@ -28,6 +28,8 @@ var baseEnv = map[string]string{
 // cancelGrace is how long a program has between SIGTERM and SIGKILL.
 const cancelGrace = time.Second
 
+const maxExtraFiles = 8
+
 // TTY asks for a terminal instead of pipes. Stderr is then part of Stdout.
 type TTY struct {
 	Rows, Cols uint16
@@ -52,6 +54,9 @@ type Cmd struct {
 	// not notice. When both are the same writer, at most one goroutine at a time
 	// calls it. What is written must not be kept.
 	Stdout, Stderr io.Writer
+	// ExtraFiles become descriptors 3 and up of the program, entry i as 3+i, at most
+	// 8. They stay the caller's, and have to be open until the execution runs.
+	ExtraFiles []*os.File
 	// TTY, when set, gives the program a terminal.
 	TTY *TTY
 	// Timeout is the wall clock from the start of the program; 0: that of the spec.
@@ -219,6 +224,12 @@ func (c *Cmd) compile() (*execution, error) {
 	dir := s.dir(c.Dir)
 	if err := checkCommand(c.Args, overlay, dir, c.User, c.ID); err != nil {
 		return nil, err
+	}
+	if len(c.ExtraFiles) > maxExtraFiles || slices.Contains(c.ExtraFiles, nil) {
+		return nil, &Error{
+			Code: CodeInvalidSpec, Op: "command extra files", Message: "more than are passed on, or none where one is", Recoverable: true,
+			Limit: fmt.Sprint(maxExtraFiles),
+		}
 	}
 	if c.Timeout < 0 || c.WaitDelay < 0 {
 		return nil, &Error{Code: CodeInvalidSpec, Op: "command timeout", Message: "negative", Recoverable: true}
@@ -638,6 +649,7 @@ func (e *execution) spawn(ctx context.Context, c *Cmd) (err error) {
 	if e.sb.plan.Persist {
 		std.KeepStdin, std.KeepStdout, std.KeepStderr = inW, outR, errR
 	}
+	std.Extra = c.ExtraFiles
 	task, err := e.sb.inst.Start(ctx, &e.proc, std)
 	if err != nil {
 		return err

@@ -32,6 +32,7 @@ const (
 	AbsLinks Feature = "absLinks" // absolute links are resolved at the sandbox's root
 	CPURate  Feature = "cpuRate"  // limits.cpu throttles
 	Network  Feature = "network"  // programs have a loopback of their own
+	Extra    Feature = "extra"    // Cmd.ExtraFiles
 	Watch    Feature = "watch"    // changes made by programs are seen
 	Layers   Feature = "layers"   // confinement can be switched off
 	Mounts   Feature = "mounts"   // directories of the host can be mounted

@@ -17,6 +17,44 @@ import (
 )
 
 var streamCases = []testCase{
+	{name: "extra files", needs: []Feature{Extra, Shell}, f: func(s *suite) {
+		sb := s.sandbox()
+		for range 3 { // with and without, in what is used again
+			r, w, err := os.Pipe()
+			if err != nil {
+				s.Fatal(err)
+			}
+			back, out, err := os.Pipe()
+			if err != nil {
+				s.Fatal(err)
+			}
+			if _, err := w.WriteString("given\n"); err != nil {
+				s.Fatal(err)
+			}
+			_ = w.Close()
+			c := sb.Shell("cat <&3; echo answer >&4; echo /proc/self/fd/*")
+			c.ExtraFiles = []*os.File{r, out}
+			res := s.run(c)
+			_, _ = r.Close(), out.Close()
+			// The shell has no descriptors beside these but the one that it reads the directory by.
+			if got := string(res.Stdout); !strings.HasPrefix(got, "given\n") || !strings.Contains(got, "/proc/self/fd/4") || strings.Contains(got, "fd/6") {
+				s.Errorf("%s, stdout %q, stderr %q", describe(res), got, res.Stderr)
+			}
+			if b, err := io.ReadAll(back); err != nil || string(b) != "answer\n" {
+				s.Errorf("back came %q, %v", b, err)
+			}
+			_ = back.Close()
+			res = s.run(sb.Shell("echo /proc/self/fd/*; cat <&3"))
+			if strings.Contains(string(res.Stdout), "fd/4") || res.ExitCode == 0 {
+				s.Errorf("without any: %s, stdout %q", describe(res), res.Stdout)
+			}
+		}
+		c := sb.Shell("true")
+		c.ExtraFiles = []*os.File{nil}
+		if _, err := c.Run(s.ctx); !errors.Is(err, belljar.ErrInvalidSpec) {
+			s.Errorf("no file: %v", err)
+		}
+	}},
 	{name: "4 MiB on both, byte for byte", f: func(s *suite) {
 		const n = 4 << 20
 		c := s.probe(s.sandbox(), "out", strconv.Itoa(n), strconv.Itoa(n))

@@ -105,7 +105,7 @@ func TestConformance(t *testing.T) {
 		s := conformance.Subject{
 			Runtime: rt, Probe: []string{"/probe"},
 			Spec:  belljar.Spec{Mounts: []belljar.Mount{{Source: p, Target: "/probe"}}},
-			Lacks: map[conformance.Feature]string{conformance.Persist: "a client takes nothing back"},
+			Lacks: map[conformance.Feature]string{conformance.Persist: "a client takes nothing back", conformance.Extra: "descriptors do not travel"},
 		}
 		pr, err := nb.Probe(context.Background())
 		if err != nil {

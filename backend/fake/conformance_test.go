@@ -100,6 +100,7 @@ func TestConformance(t *testing.T) {
 			Probe:   []string{"probe"},
 			Lacks: map[conformance.Feature]string{
 				conformance.Shell:    "programs are Go functions",
+				conformance.Extra:    "programs in memory have no descriptors",
 				conformance.CPURate:  "its programs are not throttled",
 				conformance.Network:  "its programs have none",
 				conformance.AbsLinks: "os.Root refuses absolute links",

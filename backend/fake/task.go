@@ -176,6 +176,9 @@ type task struct {
 
 // Start implements [belljar.Instance].
 func (i *instance) Start(ctx context.Context, p *belljar.Process, std belljar.Stdio) (belljar.Task, error) {
+	if len(std.Extra) > 0 {
+		return nil, &belljar.Error{Code: belljar.CodeUnsupported, Op: "exec extra files", Message: "programs in memory have no descriptors", Recoverable: true}
+	}
 	ends := [3]*os.File{std.Stdin, std.Stdout, std.Stderr}
 	closeAll := func(fs [3]*os.File) {
 		for _, f := range fs {

@@ -1210,6 +1210,16 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 	for _, f := range files {
 		m.FDs = append(m.FDs, int(f.Fd()))
 	}
+	for _, f := range sio.Extra {
+		rc, err := f.SyscallConn()
+		if err == nil {
+			err = rc.Control(func(fd uintptr) { m.FDs = append(m.FDs, int(fd)) })
+		}
+		if err != nil {
+			return nil, t.abort(err)
+		}
+	}
+	flags |= uint32(len(sio.Extra)) << keeper.ExExtra
 	if in.plan.Persist && sio.KeepStdout != nil {
 		flags |= keeper.ExKeep
 		keepIn := sio.KeepStdin

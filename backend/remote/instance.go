@@ -113,6 +113,9 @@ func (in *instance) limits(l belljar.Limits) belljar.Limits {
 
 // Start implements [belljar.Instance].
 func (in *instance) Start(ctx context.Context, p *belljar.Process, std belljar.Stdio) (belljar.Task, error) {
+	if len(std.Extra) > 0 {
+		return nil, &belljar.Error{Code: belljar.CodeUnsupported, Op: "exec extra files", Message: "descriptors are passed on by backends on this host only", Recoverable: true}
+	}
 	cmd := &v1.Command{Args: wire.Texts(p.Args), Dir: wire.Text(p.Dir), User: p.User, Timeout: wire.Duration(p.Timeout), StdinOpen: true, Env: map[string]string{}}
 	for _, kv := range p.Env {
 		k, v, _ := strings.Cut(kv, "=")

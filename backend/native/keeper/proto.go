@@ -90,6 +90,8 @@ const (
 	ExBlob   = 8
 	ExSet    = 16
 	ExOwnPid = 32
+	// ExExtra is a shift: so many further descriptors follow the streams, at most 8.
+	ExExtra = 16
 
 	ExfTimeout = 1
 	ExfBurned  = 2

@@ -691,7 +691,7 @@ struct req {
 	struct exec_msg *m;
 	struct rlim *rl;
 	char *dir, **paths, **args, **env;
-	i32 io[3];
+	i32 io[3 + 8], nex; /* streams, and what else the caller gives */
 };
 
 static void exec_fail(struct slot *s, int step, long err)
@@ -774,9 +774,11 @@ static void lockdown(struct req *q, struct slot *s)
 	char cwd[4096];
 	long r, e = -ENOENT;
 
-	/* 1. The streams are pipes or a terminal of the sandbox; nothing else of ours comes along. */
+	/* 1. The streams are pipes or a terminal of the sandbox; nothing of ours comes along. */
 	for (i32 i = 0; i < 3; i++)
 		STEP(ST_STDIO, sys3(NR_dup3, q->io[i], i, 0));
+	for (i32 i = 3; i < 3 + q->nex; i++) /* out of the way of what is needed below */
+		STEP(ST_STDIO, q->io[i] = (i32)sys3(NR_fcntl, q->io[i], F_DUPFD_CLOEXEC, 320));
 	/* 2. A session of its own: no controlling terminal of anybody else. */
 	STEP(ST_SESSION, sys0(NR_setsid));
 	if (m->flags & EX_TTY)
@@ -831,8 +833,10 @@ static void lockdown(struct req *q, struct slot *s)
 	STEP(ST_DIR, sys2(NR_getcwd, cwd, sizeof cwd));
 	if (cwd[0] != '/')
 		exec_fail(s, ST_DIR, ENOENT);
-	/* 10. No descriptor but the three streams. */
-	STEP(ST_CLOSE, sys3(NR_close_range, 3, ~0U, 0));
+	/* 10. No descriptor but the three streams and those that the caller gives. */
+	for (i32 i = 3; i < 3 + q->nex; i++)
+		STEP(ST_STDIO, sys3(NR_dup3, q->io[i], i, 0));
+	STEP(ST_CLOSE, sys3(NR_close_range, 3 + q->nex, ~0U, 0));
 	sys1(NR_umask, m->umask);
 	sigaction(SIGCHLD, 0);
 	sigmask(SIG_SETMASK, 0);
@@ -1129,7 +1133,8 @@ static long parse(struct exec_msg *m, long n, struct fds *f, struct req *q, stru
 		return -EPROTO;
 	end = blob + m->bloblen;
 	cnt = (u64)m->npaths + m->nargs + m->nenv + 3;
-	if (m->bloblen == 0 || end[-1] || f->n < nf + 3 || m->npaths == 0 || m->nargs == 0 || cnt > 1u << 20)
+	q->nex = (i32)(m->flags >> EX_EXTRA & 15);
+	if (m->bloblen == 0 || end[-1] || q->nex > 8 || f->n < nf + 3 + q->nex || m->npaths == 0 || m->nargs == 0 || cnt > 1u << 20)
 		return -EPROTO;
 	if (cnt > sizeof ptrs / sizeof *ptrs) {
 		long r = sys6(NR_mmap, 0, cnt * sizeof *ptrs, PROT_RW, MAP_PRIVATE | MAP_ANON, -1, 0);
@@ -1149,7 +1154,7 @@ static long parse(struct exec_msg *m, long n, struct fds *f, struct req *q, stru
 				return -EPROTO;
 		pp[at++] = NULL;
 	}
-	for (i32 i = 0; i < 3; i++)
+	for (i32 i = 0; i < 3 + q->nex; i++)
 		q->io[i] = f->v[nf + i];
 	return q->dir && blob == end ? 0 : -EPROTO;
 }
@@ -1180,8 +1185,7 @@ static void spawner(struct set *g, i32 sock)
 			die(ST_ENTER);
 	if (confine_self(&step) < 0)
 		die(step);
-	/* It holds its socket and the groups of the set, and nothing of the keeper's. */
-	keep[0] = &sock;
+	keep[0] = &sock; /* it holds that and the groups of the set, and nothing of the keeper's */
 	for (i32 i = 0; i < g->nprocs; i++)
 		keep[i + 1] = &g->procs[i];
 	for (i32 i = 0, at = 256; i <= g->nprocs; i++, at++) {
@@ -1273,7 +1277,7 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 	if ((plan->nsflags & CLONE_NEWPID) && !(m->flags & (EX_FRESH | EX_OWNPID)) && !spawned(m, m->flags & EX_SET ? &sets[m->set] : NULL))
 		goto proto;
 	nf = !!(m->flags & EX_BLOB);
-	if (f->n != nf + 3 + (m->flags & EX_KEEP ? 3 : 0) || (r = parse(m, n, f, &q, &mp)) < 0)
+	if ((r = parse(m, n, f, &q, &mp)) < 0 || f->n != (nf += 3 + q.nex) + (m->flags & EX_KEEP ? 3 : 0))
 		goto proto;
 	for (ix = 0; ix < MAXEXEC && execs[ix].state != X_FREE; ix++)
 		;
@@ -1291,10 +1295,8 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 	memcpy(e->name, m->name, IDLEN);
 	for (i32 i = 0; i < 3; i++)
 		e->keep[i] = -1;
-	if (m->flags & EX_FRESH)
-		flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
-	else if (m->flags & EX_OWNPID)
-		flags = CLONE_NEWPID | CLONE_NEWNS;
+	if (m->flags & (EX_FRESH | EX_OWNPID))
+		flags = CLONE_NEWPID | CLONE_NEWNS | (m->flags & EX_FRESH ? CLONE_NEWIPC : 0);
 	if (g && g->oomfd >= 0) {
 		u64 v;
 		sys3(NR_read, g->oomfd, &v, 8); /* forget an event of the last user of the set */
@@ -1304,9 +1306,9 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 		r = g->spawner ? 0 : start_spawner(g);
 		m->h.seq = (u32)ix;
 		if (r >= 0)
-			r = send_(g->sock, m, (u32)n, M_EXEC, f->v, (u32)nf + 3);
+			r = send_(g->sock, m, (u32)n, M_EXEC, f->v, (u32)nf);
 		if (r == -EPIPE || r == -ECONNRESET) /* it ended meanwhile, with the group that was killed */
-			r = (r = start_spawner(g)) < 0 ? r : send_(g->sock, m, (u32)n, M_EXEC, f->v, (u32)nf + 3);
+			r = (r = start_spawner(g)) < 0 ? r : send_(g->sock, m, (u32)n, M_EXEC, f->v, (u32)nf);
 	} else {
 		r = fork_(flags, g ? g->clonefd : -1, NULL);
 		if (r == 0)
@@ -1323,7 +1325,7 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 	e->deadline = m->timeout && m->timeout < 1ULL << 63 ? e->started + m->timeout : 0;
 	if (m->flags & EX_KEEP)
 		for (i32 i = 0; i < 3; i++)
-			e->keep[i] = take(f, nf + 3 + i);
+			e->keep[i] = take(f, nf + i);
 	goto out;
 proto:
 	fail(ctl, ST_PROTOCOL, EPROTO, n >= (long)sizeof *m ? m->id : 0, 0);
@@ -1617,12 +1619,9 @@ static void accept_supervisor(void)
 	i32 fd = (i32)sys4(NR_accept4, lstn, NULL, NULL, SOCK_CLOEXEC);
 	if (fd < 0)
 		return;
-	/* The socket is in a directory that only the owner can enter. The peer's id is told
-	 * as well: from inside a user namespace the host's root looks like anybody else,
-	 * but nothing of the sandbox does. */
-	i32 inside = !(plan->flags & SB_ROOTLESS) && preset && (plan->nsflags & CLONE_NEWUSER);
+	/* The socket is in a directory that only the owner can enter. The peer's id is told as well. */
 	if (sys5(NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &c, &len) < 0 || ctl >= 0 ||
-	    (inside ? c.uid == 0 || c.uid == plan->uid || c.uid == plan->initid : c.uid != (plan->flags & SB_ROOTLESS ? plan->uid : plan->owner))) {
+	    c.uid != (plan->flags & SB_ROOTLESS ? plan->uid : plan->owner)) {
 		sys1(NR_close, fd);
 		return;
 	}

@@ -95,6 +95,7 @@ struct set_msg { struct hdr h; u32 index, flags, nprocs, pad; };
 
 #define EX_TTY 1
 #define EX_FRESH 2   /* new pid, mount and ipc namespaces */
+#define EX_EXTRA 16  /* shift: so many further descriptors after the streams, 3 and up inside */
 #define EX_KEEP 4    /* kept: three more fds are the supervisor's ends; released by M_RELEASE */
 #define EX_BLOB 8    /* the strings are in a memfd, the first descriptor */
 #define EX_SET 16
