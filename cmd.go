@@ -55,7 +55,9 @@ type Cmd struct {
 	// calls it. What is written must not be kept.
 	Stdout, Stderr io.Writer
 	// ExtraFiles become descriptors 3 and up of the program, entry i as 3+i, at most
-	// 8. They stay the caller's, and have to be open until the execution runs.
+	// 8, no directories. They stay the caller's, and have to be open until the
+	// execution runs. What can be done with them is the program's to do: a socket
+	// that takes descriptors takes them from it.
 	ExtraFiles []*os.File
 	// TTY, when set, gives the program a terminal.
 	TTY *TTY
@@ -225,11 +227,8 @@ func (c *Cmd) compile() (*execution, error) {
 	if err := checkCommand(c.Args, overlay, dir, c.User, c.ID); err != nil {
 		return nil, err
 	}
-	if len(c.ExtraFiles) > maxExtraFiles || slices.Contains(c.ExtraFiles, nil) {
-		return nil, &Error{
-			Code: CodeInvalidSpec, Op: "command extra files", Message: "more than are passed on, or none where one is", Recoverable: true,
-			Limit: fmt.Sprint(maxExtraFiles),
-		}
+	if err := checkExtraFiles(c.ExtraFiles); err != nil {
+		return nil, err
 	}
 	if c.Timeout < 0 || c.WaitDelay < 0 {
 		return nil, &Error{Code: CodeInvalidSpec, Op: "command timeout", Message: "negative", Recoverable: true}
@@ -259,13 +258,37 @@ func (c *Cmd) compile() (*execution, error) {
 	return e, nil
 }
 
+// checkExtraFiles refuses what is not passed on. Through a directory of the host a
+// program would reach what lies below it, and what lies above.
+func checkExtraFiles(files []*os.File) error {
+	refuse := func(msg, hint string) error {
+		return &Error{Code: CodeInvalidSpec, Op: "command extra files", Message: msg, Hint: hint, Recoverable: true}
+	}
+	if len(files) > maxExtraFiles {
+		return refuse(fmt.Sprintf("%d files, at most %d are passed on", len(files), maxExtraFiles), "send the others over a socket")
+	}
+	for i, f := range files {
+		if f == nil {
+			return refuse(fmt.Sprintf("file %d is nil", i), "leave no gaps")
+		}
+		fi, err := f.Stat()
+		if err != nil {
+			return refuse(fmt.Sprintf("file %d: %v", i, err), "it must be open until the execution runs")
+		}
+		if fi.IsDir() {
+			return refuse(fmt.Sprintf("file %d is a directory", i), "mount it with mounts")
+		}
+	}
+	return nil
+}
+
 // attachTo makes c a further view of an execution.
 func (c *Cmd) attachTo(e *execution) error {
 	if e == nil {
 		return &Error{Code: CodeNotFound, Op: "attach", Message: fmt.Sprintf("no execution %q", c.ID), Recoverable: true}
 	}
-	if c.Stdin != nil || c.stdinW != nil {
-		return &Error{Code: CodeConflict, Op: "attach", Message: "the execution has its standard input already", Recoverable: true, Hint: "leave Stdin empty"}
+	if c.Stdin != nil || c.stdinW != nil || len(c.ExtraFiles) > 0 {
+		return &Error{Code: CodeConflict, Op: "attach", Message: "the execution has its standard input and files already", Recoverable: true, Hint: "leave Stdin and ExtraFiles empty"}
 	}
 	c.ex = e
 	for i, w := range []io.Writer{c.Stdout, c.Stderr} {

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,10 +52,64 @@ var streamCases = []testCase{
 				s.Errorf("without any: %s, stdout %q", describe(res), res.Stdout)
 			}
 		}
-		c := sb.Shell("true")
-		c.ExtraFiles = []*os.File{nil}
-		if _, err := c.Run(s.ctx); !errors.Is(err, belljar.ErrInvalidSpec) {
-			s.Errorf("no file: %v", err)
+		dir, err := os.Open(s.TempDir())
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer dir.Close()
+		for name, files := range map[string][]*os.File{"none": {nil}, "a directory": {dir}, "nine": slices.Repeat([]*os.File{os.Stdin}, 9)} {
+			c := sb.Shell("true")
+			c.ExtraFiles = files
+			if _, err := c.Run(s.ctx); !errors.Is(err, belljar.ErrInvalidSpec) {
+				s.Errorf("%s: %v", name, err)
+			}
+		}
+	}},
+	{name: "as many extra files as can be", needs: []Feature{Extra, Shell}, f: func(s *suite) {
+		sb := s.sandbox()
+		l, err := net.Listen("unix", filepath.Join(s.TempDir(), "s"))
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer l.Close()
+		conn, err := net.Dial("unix", l.Addr().String())
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer conn.Close()
+		peer, err := l.Accept()
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer peer.Close()
+		sock, err := peer.(*net.UnixConn).File()
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer sock.Close()
+		back, out, err := os.Pipe()
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer back.Close()
+		defer out.Close()
+		const script = `for i in 3 4 5 6 7 8 9; do eval "echo $i >&$i"; done; set /proc/self/fd/*; echo $#`
+		for _, size := range []int{1, 64_000} { // beside the message from some size on
+			c := sb.Shell(script)
+			c.Env = []string{"A=" + strings.Repeat("x", size), "B=" + strings.Repeat("x", size)}
+			c.ExtraFiles = append([]*os.File{sock}, slices.Repeat([]*os.File{out}, 7)...)
+			res := s.run(c)
+			// Three streams, eight files, and what the shell reads the directory by.
+			if got := string(res.Stdout); got != "12\n" {
+				s.Errorf("%s, stdout %q, stderr %q", describe(res), got, res.Stderr)
+			}
+			var b [64]byte
+			if n, err := conn.Read(b[:]); err != nil || string(b[:n]) != "3\n" {
+				s.Errorf("by the socket came %q, %v", b[:n], err)
+			}
+			if n, err := back.Read(b[:]); err != nil || string(b[:n]) != "4\n5\n6\n7\n8\n9\n" {
+				s.Errorf("by the pipe came %q, %v", b[:n], err)
+			}
 		}
 	}},
 	{name: "4 MiB on both, byte for byte", f: func(s *suite) {

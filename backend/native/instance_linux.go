@@ -1295,6 +1295,7 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 		}
 	}
 	runtime.KeepAlive(files)
+	runtime.KeepAlive(sio.Extra)
 	t.armCPU()
 	return t, nil
 }

@@ -151,7 +151,7 @@ static long fork_(u64 flags, i32 cgroup, i32 *pidfd)
 
 static long send_(i32 fd, void *msg, u32 len, u16 type, const i32 *fds, u32 nfds)
 {
-	union { struct cmsghdr c; u8 b[sizeof(struct cmsghdr) + 8 * 4]; } u;
+	union { struct cmsghdr c; u8 b[sizeof(struct cmsghdr) + MAXFDS * 4]; } u;
 	struct hdr *h = msg;
 	struct iovec v = {msg, len};
 	struct msghdr m = {NULL, 0, &v, 1, NULL, 0, 0};
