@@ -677,6 +677,7 @@ func (e *execution) spawn(ctx context.Context, c *Cmd) (err error) {
 	if err != nil {
 		return err
 	}
+	e.sb.tell(Event{Kind: EventExecutionStarted, Execution: e.proc.ID})
 	e.run(task, c, outR, errR, inW)
 	return nil
 }
@@ -935,6 +936,7 @@ func (e *execution) end(exit Exit, err error, admitted bool) {
 	if admitted {
 		e.sb.rt.gate.leave()
 	}
+	e.sb.tell(Event{Kind: EventExecutionEnded, Execution: e.proc.ID, State: res.State, Cause: res.Cause})
 	close(e.done)
 	e.sb.retire(e)
 }

@@ -60,6 +60,7 @@ type Runtime struct {
 	backends []Backend
 	ledger   *ledger // nil without a state directory
 	gate     gate
+	events   events
 	stop     context.CancelFunc // ends background work
 	spawn    func(func(ctx context.Context))
 
@@ -293,6 +294,7 @@ func (r *Runtime) makeInstance(ctx context.Context, b Backend, plan *Plan, spec 
 func (r *Runtime) enter(sb *Sandbox) {
 	r.sandboxes[sb.ID()] = sb
 	r.names[tenantName{sb.plan.Spec.Tenant, sb.plan.Spec.Name}] = sb.ID()
+	sb.tell(Event{Kind: EventSandboxCreated})
 }
 
 // leave takes a destroyed sandbox out of the tables.

@@ -318,6 +318,11 @@ func (s *Sandbox) freeze(ctx context.Context, op string, from, to SandboxState) 
 		s.ttl.resume()
 	}
 	s.mu.Unlock()
+	kind := EventSandboxPaused
+	if to == SandboxReady {
+		kind = EventSandboxResumed
+	}
+	s.tell(Event{Kind: kind})
 	return s.keepLife(ctx, op)
 }
 
@@ -375,6 +380,7 @@ func (s *Sandbox) Extend(ctx context.Context, d time.Duration) error {
 		s.ttl.resume()
 	}
 	s.mu.Unlock()
+	s.tell(Event{Kind: EventSandboxExtended})
 	return s.keepLife(ctx, "extend")
 }
 
@@ -430,7 +436,9 @@ func (s *Sandbox) tearDown(ctx context.Context) error {
 	s.rt.leave(s)
 	s.mu.Lock()
 	s.state = SandboxDestroyed
+	why := s.reason
 	s.mu.Unlock()
+	s.tell(Event{Kind: EventSandboxEnded, Reason: why})
 	close(s.gone)
 	return nil
 }

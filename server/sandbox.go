@@ -367,3 +367,39 @@ func (x sandboxes) Token(ctx context.Context, req *v1.TokenRequest) (*v1.TokenRe
 	})
 	return &v1.TokenResponse{Token: text, ExpiresAt: wire.Time(at)}, err
 }
+
+// Watch implements the service.
+func (x sandboxes) Watch(ctx context.Context, req *v1.WatchRequest, out belljarv1connect.SandboxServiceWatchServerStream) error {
+	who, err := caller(ctx, ScopeSandboxesRead)
+	if err != nil {
+		return err
+	}
+	only := who.Sandbox
+	if req.Sandbox != "" {
+		sb, _, err := x.s.sandbox(ctx, ScopeSandboxesRead, req.Sandbox)
+		if err != nil {
+			return err
+		}
+		only = sb.ID()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events := x.s.rt.Events(ctx)
+	// The caller knows by this that nothing is missed from now on.
+	if err := out.Send(&v1.WatchResponse{Kind: "ready", Time: wire.Time(time.Now())}); err != nil {
+		return err
+	}
+	for e := range events {
+		if e.Kind != belljar.EventOverflow && (e.Tenant != who.Tenant || only != "" && e.Sandbox != only) {
+			continue
+		}
+		m := &v1.WatchResponse{
+			Kind: string(e.Kind), Time: wire.Time(e.Time), Sandbox: e.Sandbox, Execution: wire.Text(e.Execution),
+			State: string(e.State), Cause: string(e.Cause), Reason: string(e.Reason),
+		}
+		if err := out.Send(m); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}

@@ -535,3 +535,46 @@ func TestIdempotency(t *testing.T) {
 		t.Errorf("%d sandboxes in pages", len(seen))
 	}
 }
+
+// TestWatch: a tenant sees what happens to its own, and nothing else.
+func TestWatch(t *testing.T) {
+	h := newHouse(t)
+	a, b := h.client(h.key("a", server.ScopeAll)), h.client(h.key("b", server.ScopeAll))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s, err := a.Sandboxes.Watch(ctx, &v1.WatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() *v1.WatchResponse {
+		t.Helper()
+		m, err := s.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	if m := next(); m.Kind != "ready" {
+		t.Fatalf("%v", m)
+	}
+	h.sandbox(b, "theirs")
+	id := h.sandbox(a, "mine")
+	if _, err := a.Executions.Run(ctx, &v1.RunRequest{Sandbox: id, Command: &v1.Command{Args: []string{"true"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Sandboxes.Destroy(ctx, &v1.DestroySandboxRequest{Sandbox: id}); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"sandbox.created", "execution.started", "execution.ended", "sandbox.ended"} {
+		if m := next(); m.Kind != kind || m.Sandbox != id {
+			t.Errorf("%v instead of %s", m, kind)
+		}
+	}
+	theirs, err := b.Sandboxes.Watch(ctx, &v1.WatchRequest{Sandbox: "mine"})
+	if err == nil {
+		_, err = theirs.Receive()
+	}
+	if code(err) != belljar.CodeNotFound {
+		t.Errorf("watching another tenant's: %v", err)
+	}
+}

@@ -1469,8 +1469,10 @@ func (x *WatchRequest) GetSandbox() string {
 }
 
 type WatchResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // sandbox.created, sandbox.ended, execution.started, ..., overflow
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// kind: ready (the first), sandbox.created, .paused, .resumed, .extended, .ended,
+	// execution.started, .ended, overflow (events were lost).
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Time          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	Sandbox       string                 `protobuf:"bytes,3,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
 	Execution     string                 `protobuf:"bytes,4,opt,name=execution,proto3" json:"execution,omitempty"`
