@@ -457,6 +457,9 @@ func (r *Runtime) sweepOne(ctx context.Context, name string, adopt bool, out *Sw
 			return err // its directory may still be in use
 		}
 	}
+	if rec.Persist && !rec.Pooled {
+		r.retireRecord(rec, expired)
+	}
 	if err := l.remove(name); err != nil {
 		return err
 	}

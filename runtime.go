@@ -41,6 +41,9 @@ type Config struct {
 	Admission Admission
 	// QueueLength bounds the queue; beyond it executions are refused. 0: 1024.
 	QueueLength int
+	// RetainEnded is how long results and output of a sandbox that ended can be asked
+	// for (Runtime.Past), over restarts too. It needs StateDir and Persist. 0: not at all.
+	RetainEnded time.Duration
 	// Logger gets what no caller can be told, such as a failed refill of a pool.
 	// Default: nothing is logged.
 	Logger *slog.Logger
@@ -61,6 +64,7 @@ type Runtime struct {
 	ledger   *ledger // nil without a state directory
 	gate     gate
 	events   events
+	past     past
 	stop     context.CancelFunc // ends background work
 	spawn    func(func(ctx context.Context))
 
@@ -92,6 +96,8 @@ func New(ctx context.Context, cfg Config, backends ...Backend) (*Runtime, error)
 		return nil, invalid("a negative bound")
 	case cfg.Admission != "" && cfg.Admission != Queue && cfg.Admission != Refuse:
 		return nil, invalid("unknown admission %q", cfg.Admission)
+	case cfg.RetainEnded < 0, cfg.RetainEnded > 0 && !cfg.Persist:
+		return nil, invalid("ended sandboxes are retained where they are persistent")
 	case cfg.Persist && cfg.StateDir == "":
 		return nil, invalid("persistent sandboxes need a state directory")
 	}
@@ -127,6 +133,10 @@ func New(ctx context.Context, cfg Config, backends ...Backend) (*Runtime, error)
 		if r.ledger, err = openLedger(cfg.StateDir); err != nil {
 			stop()
 			return nil, err
+		}
+		if err := r.openPast(); err != nil {
+			stop()
+			return nil, errors.Join(err, r.ledger.close())
 		}
 		if _, err := r.GC(ctx); err != nil {
 			r.log.Warn("sweep at start", "err", err)
@@ -417,6 +427,7 @@ func (r *Runtime) shutdown(ctx context.Context) error {
 			note(fmt.Errorf("close backend %s: %w", b.Name(), err))
 		}
 	}
+	r.closePast()
 	if r.ledger != nil {
 		note(r.ledger.close())
 	}

@@ -31,6 +31,7 @@ const (
 	ReasonTTL       Reason = "ttl"
 	ReasonIdle      Reason = "idle"
 	ReasonClosed    Reason = "closed" // [Runtime.Close]
+	ReasonLost      Reason = "lost"   // it did not answer its next supervisor
 )
 
 // What is remembered of ended executions with ids that callers chose.
@@ -425,6 +426,7 @@ func (s *Sandbox) tearDown(ctx context.Context) error {
 	s.stopExecutions(ctx)
 	err := s.inst.Close(ctx)
 	if err == nil && s.rt.ledger != nil {
+		s.rt.retire(s, s.Reason())
 		err = s.rt.ledger.remove(s.ID())
 	}
 	if err != nil {

@@ -462,6 +462,11 @@ func (x executions) Cancel(ctx context.Context, req *v1.CancelRequest) (*v1.Canc
 // Wait implements the service.
 func (x executions) Wait(ctx context.Context, req *v1.WaitRequest) (*v1.WaitResponse, error) {
 	c, err := x.attach(ctx, req.Sandbox, req.Execution)
+	if errors.Is(err, belljar.ErrNotFound) {
+		if e, perr := x.ended(ctx, req.Sandbox, req.Execution, req.OmitOutput); perr == nil {
+			return &v1.WaitResponse{Execution: e}, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -483,9 +488,27 @@ func (x executions) Wait(ctx context.Context, req *v1.WaitRequest) (*v1.WaitResp
 	return &v1.WaitResponse{Execution: execution(req.Sandbox, c, req.OmitOutput)}, nil
 }
 
+// ended is an execution of a sandbox that ended.
+func (x executions) ended(ctx context.Context, sandbox, id string, omit bool) (*v1.Execution, error) {
+	p, err := x.s.ended(ctx, ScopeExec, sandbox)
+	if err != nil {
+		return nil, err
+	}
+	res, err := p.Result(id)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.Execution{Id: res.ID, Sandbox: p.ID, State: string(res.State), StartedAt: wire.Time(res.StartedAt), Result: result(res, omit)}, nil
+}
+
 // Get implements the service.
 func (x executions) Get(ctx context.Context, req *v1.GetExecutionRequest) (*v1.GetExecutionResponse, error) {
 	c, err := x.attach(ctx, req.Sandbox, req.Execution)
+	if errors.Is(err, belljar.ErrNotFound) {
+		if e, perr := x.ended(ctx, req.Sandbox, req.Execution, req.OmitOutput); perr == nil {
+			return &v1.GetExecutionResponse{Execution: e}, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ const envDaemon = "BELLJAR_TEST_DAEMON" // state directory: be a daemon
 // daemonMain serves until it is killed.
 func daemonMain(dir string) error {
 	ctx := context.Background()
-	rt, err := belljar.New(ctx, belljar.Config{StateDir: filepath.Join(dir, "state"), Persist: true}, native.New(native.Config{}))
+	rt, err := belljar.New(ctx, belljar.Config{StateDir: filepath.Join(dir, "state"), Persist: true, RetainEnded: time.Hour}, native.New(native.Config{}))
 	if err != nil {
 		return err
 	}
@@ -219,6 +219,21 @@ func TestEndedBeforeKill(t *testing.T) {
 	}
 	if string(again.Result.Stdout) != "out\nran\n" {
 		t.Errorf("a repeat ran again: %q", again.Result.Stdout)
+	}
+	// After the end of the sandbox, and of another daemon, it is still known.
+	if _, err := b.Sandboxes.Destroy(ctx, &v1.DestroySandboxRequest{Sandbox: id}); err != nil {
+		t.Fatal(err)
+	}
+	d.kill()
+	d.start()
+	ready(t, b)
+	late, err := b.Executions.Get(ctx, &v1.GetExecutionRequest{Sandbox: id, Execution: "once"})
+	if err != nil || late.Execution.Result.GetExitCode() != 5 || string(late.Execution.Result.Stdout) != "out\nran\n" {
+		t.Errorf("%v, %v", late, err)
+	}
+	gone, err := b.Sandboxes.Get(ctx, &v1.GetSandboxRequest{Sandbox: id})
+	if err != nil || gone.Sandbox.State != "destroyed" || gone.Sandbox.Reason != "destroyed" {
+		t.Errorf("%v, %v", gone, err)
 	}
 	if _, err := b.Executions.Get(ctx, &v1.GetExecutionRequest{Sandbox: id, Execution: "never"}); !errors.Is(remote.Error("", err), belljar.ErrNotFound) {
 		t.Errorf("an execution that never was: %v", err)

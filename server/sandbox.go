@@ -188,10 +188,25 @@ func describe(sb *belljar.Sandbox) *v1.Sandbox {
 // Get implements the service.
 func (x sandboxes) Get(ctx context.Context, req *v1.GetSandboxRequest) (*v1.GetSandboxResponse, error) {
 	sb, _, err := x.s.sandbox(ctx, ScopeSandboxesRead, req.Sandbox)
+	if errors.Is(err, belljar.ErrNotFound) {
+		if p, perr := x.s.ended(ctx, ScopeSandboxesRead, req.Sandbox); perr == nil {
+			return &v1.GetSandboxResponse{Sandbox: describePast(p)}, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &v1.GetSandboxResponse{Sandbox: describe(sb)}, nil
+}
+
+// describePast is a sandbox that ended as message.
+func describePast(p *belljar.Past) *v1.Sandbox {
+	m := &v1.Sandbox{
+		Id: p.ID, Name: p.Name, Tenant: p.Spec.Tenant, State: string(belljar.SandboxDestroyed), Reason: string(p.Reason), Backend: p.Spec.Backend,
+		Labels: p.Spec.Labels, CreatedAt: wire.Time(p.Created), EndedAt: wire.Time(p.Ended), IdleTimeout: wire.Duration(p.Spec.IdleTimeout),
+	}
+	m.Spec, _ = wire.Struct(p.Spec) // a spec that was compiled is a JSON object
+	return m
 }
 
 // List implements the service.

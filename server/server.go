@@ -205,6 +205,24 @@ func (s *Server) sandbox(ctx context.Context, scope, id string) (*belljar.Sandbo
 	return sb, who, nil
 }
 
+// ended is the caller's sandbox of this id or name that ended, while it is kept.
+func (s *Server) ended(ctx context.Context, scope, id string) (*belljar.Past, error) {
+	who, err := caller(ctx, scope)
+	if err != nil {
+		return nil, err
+	}
+	var found *belljar.Past
+	for _, p := range s.rt.PastList(who.Tenant) { // the last of a name is the one that is meant
+		if (p.ID == id || p.Name == id) && (who.Sandbox == "" || who.Sandbox == p.ID) {
+			found = p
+		}
+	}
+	if found == nil {
+		return nil, &belljar.Error{Code: belljar.CodeNotFound, Op: "get sandbox", Message: fmt.Sprintf("no sandbox %.80q", id)}
+	}
+	return found, nil
+}
+
 // audit writes down an act, before it is done. Where that cannot be, the act is refused.
 func (s *Server) audit(ctx context.Context, act, object, detail string) error {
 	if s.cfg.Audit == nil {

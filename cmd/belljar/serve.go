@@ -29,12 +29,13 @@ type serveFlags struct {
 	plain     bool
 	ephemeral bool
 	ttl       time.Duration
+	retain    time.Duration
 	grace     time.Duration
 	commands  bool
 }
 
 func newServe() *cobra.Command {
-	f := serveFlags{ttl: server.DefaultTTL, grace: 10 * time.Second}
+	f := serveFlags{ttl: server.DefaultTTL, retain: time.Hour, grace: 10 * time.Second}
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the API to many users",
@@ -60,6 +61,7 @@ back, with their executions and output. SIGTERM ends it and leaves them; SIGINT 
 	fs.BoolVar(&f.plain, "insecure-plain-tcp", false, "serve TCP beyond loopback without TLS: keys and output can be read on the wire")
 	fs.BoolVar(&f.ephemeral, "ephemeral", false, "state in a directory of its own; everything ends with this process, which\nends when its standard input does")
 	fs.DurationVar(&f.ttl, "ttl", f.ttl, "lifetime of sandboxes whose spec has none")
+	fs.DurationVar(&f.retain, "retain", f.retain, "how long results are kept after the end of their sandbox")
 	fs.DurationVar(&f.grace, "grace", f.grace, "how long requests may take to end at shutdown")
 	fs.BoolVar(&f.commands, "audit-commands", false, "write command lines into the audit log, not their hash")
 	return c
@@ -125,9 +127,11 @@ func serve(cmd *cobra.Command, f *serveFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	rt, err := newRuntime(ctx, belljar.Config{
-		StateDir: filepath.Join(dir, "sandboxes"), Persist: !f.ephemeral, Logger: log,
-	})
+	cfg := belljar.Config{StateDir: filepath.Join(dir, "sandboxes"), Persist: !f.ephemeral, Logger: log}
+	if cfg.Persist {
+		cfg.RetainEnded = f.retain
+	}
+	rt, err := newRuntime(ctx, cfg)
 	if err != nil {
 		return err
 	}
