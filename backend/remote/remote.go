@@ -22,6 +22,10 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
+// window is how many bytes of a stream may be under way: what a program has written
+// and nobody here has read holds it back.
+const window = 256 << 10
+
 // Name is the name of the backend in a spec.
 const Name = "remote"
 
@@ -90,7 +94,7 @@ func New(cfg Config) (*Backend, error) {
 	client := func(p *http.Protocols) *connect.Client {
 		t := &http.Transport{
 			DialContext: dial, TLSClientConfig: cfg.TLS, Protocols: p, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute,
-			DisableCompression: true, HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second},
+			DisableCompression: true, HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, MaxReceiveBufferPerStream: window},
 		}
 		b.http = append(b.http, t)
 		return connect.NewClient(connecthttp.NewTransport(&http.Client{Transport: keyed{t, cfg.Key}}, base, connecthttp.WithReadMaxBytes(64<<20)))
