@@ -16,6 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// endAlone is how long Close waits for processes that a signal is about to end.
+const endAlone = 5 * time.Millisecond
+
 // placement is the group of a process that was moved out of its execution's.
 type placement struct {
 	in *instance
@@ -149,7 +152,7 @@ func (p *placement) Kill(context.Context) error {
 	return p.set.Kill()
 }
 
-// Close kills, waits and gives the group back.
+// Close waits for a moment, kills what is left, and gives the group back.
 func (p *placement) Close(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,8 +163,13 @@ func (p *placement) Close(context.Context) error {
 		p.last = usageOf(u)
 	}
 	p.oom, _ = p.set.OOMKilled() // a group that cannot be read did not tell
-	errs := []error{p.set.Kill()}
-	empty, err := p.set.WaitEmpty(5 * time.Second)
+	var errs []error
+	// A group whose processes were ended one by one need not be made anew.
+	empty, err := p.set.WaitEmpty(endAlone)
+	if err == nil && !empty {
+		errs = append(errs, p.set.Kill())
+		empty, err = p.set.WaitEmpty(5 * time.Second)
+	}
 	if err == nil && !empty {
 		err = &belljar.Error{Code: belljar.CodeInternal, Op: "place", Message: "processes of the group did not end within 5 s"}
 	}

@@ -121,18 +121,20 @@ func membership(t *testing.T, pid int) string {
 // find returns the process that sleeps so many seconds.
 func find(t *testing.T, seconds string) int {
 	t.Helper()
-	procs, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range procs {
-		pid, err := strconv.Atoi(p.Name())
+	for limit := time.Now().Add(5 * time.Second); time.Now().Before(limit); { // the shell may not have got so far
+		procs, err := os.ReadDir("/proc")
 		if err != nil {
-			continue
+			t.Fatal(err)
 		}
-		b, err := os.ReadFile(path.Join("/proc", p.Name(), "cmdline"))
-		if err == nil && strings.HasSuffix(string(b), "sleep\x00"+seconds+"\x00") {
-			return pid
+		for _, p := range procs {
+			pid, err := strconv.Atoi(p.Name())
+			if err != nil {
+				continue
+			}
+			b, err := os.ReadFile(path.Join("/proc", p.Name(), "cmdline"))
+			if err == nil && strings.HasSuffix(string(b), "sleep\x00"+seconds+"\x00") {
+				return pid
+			}
 		}
 	}
 	t.Fatalf("nobody sleeps %s s", seconds)
