@@ -59,6 +59,10 @@ type Cmd struct {
 	// execution runs. What can be done with them is the program's to do: a socket
 	// that takes descriptors takes them from it.
 	ExtraFiles []*os.File
+	// HoldOutput has the program's output wait for the first [Cmd.Follow], or for the
+	// end of the execution, so that whoever follows it holds the program back from its
+	// first byte on. Stdout and Stderr must be empty.
+	HoldOutput bool
 	// TTY, when set, gives the program a terminal.
 	TTY *TTY
 	// Timeout is the wall clock from the start of the program; 0: that of the spec.
@@ -229,6 +233,9 @@ func (c *Cmd) compile() (*execution, error) {
 	}
 	if err := checkExtraFiles(c.ExtraFiles); err != nil {
 		return nil, err
+	}
+	if c.HoldOutput && (c.Stdout != nil || c.Stderr != nil) {
+		return nil, &Error{Code: CodeInvalidSpec, Op: "command output", Message: "it is held, and has a writer", Recoverable: true}
 	}
 	if c.Timeout < 0 || c.WaitDelay < 0 {
 		return nil, &Error{Code: CodeInvalidSpec, Op: "command timeout", Message: "negative", Recoverable: true}
@@ -698,6 +705,9 @@ func (e *execution) run(task Task, c *Cmd, outR, errR, inW *os.File) {
 			continue
 		}
 		s := newStream(r, &e.quota)
+		if c.HoldOutput {
+			s.held = make(chan struct{})
+		}
 		e.spool(i, s)
 		w := c.Stdout
 		if i == 1 {

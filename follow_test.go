@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"runtime"
 	"testing"
+	"time"
 
 	"belljar"
 	"belljar/backend/fake"
@@ -186,5 +188,40 @@ func TestWriteStdin(t *testing.T) {
 	n, err := c.WriteStdin(ctx, 0, want, false)
 	if !errors.Is(err, belljar.ErrCancelled) || n >= int64(len(want)) || n != c.StdinOffset() {
 		t.Errorf("accepted %d, %v", n, err)
+	}
+}
+
+func TestHoldOutput(t *testing.T) {
+	rt, _ := open(t, belljar.Config{}, fake.Config{})
+	sb := create(t, rt, belljar.Spec{})
+	c := sb.Command("counter")
+	c.HoldOutput = true
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Whatever time passes, no more than pipes and one read hold has left the program.
+	for range 50 {
+		runtime.Gosched()
+	}
+	if out, _ := c.Retained(); len(out) > 64<<10 {
+		t.Errorf("%d bytes were read", len(out))
+	}
+	a := &assembler{t: t}
+	if _, err := c.Follow(t.Context(), 0, 0, a.take); err != nil {
+		t.Fatal(err)
+	}
+	if a.got[1] != 40<<20 || a.got[2] != 40<<20 {
+		t.Errorf("%v bytes came, %v in gaps", a.got, a.gaps)
+	}
+	// One that nobody follows ends all the same.
+	c = sb.Command("echo", "x")
+	c.HoldOutput, c.WaitDelay = true, 10*time.Millisecond
+	if res, err := c.Run(t.Context()); err != nil || string(res.Stdout) != "x\n" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	c = sb.Command("echo")
+	c.HoldOutput, c.Stdout = true, io.Discard
+	if _, err := c.Run(t.Context()); !errors.Is(err, belljar.ErrInvalidSpec) {
+		t.Errorf("with a writer: %v", err)
 	}
 }

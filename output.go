@@ -86,6 +86,8 @@ type stream struct {
 	quota *outputQuota
 	spool *spool        // of a persistent sandbox; copy's own
 	done  chan struct{} // closed at the end of copy
+	held  chan struct{} // output waits until it is closed; nil: it does not wait
+	let   sync.Once     // closes held
 
 	mu        sync.Mutex
 	sinks     []*sink
@@ -224,10 +226,13 @@ func (s *stream) deliver(p []byte) {
 	s.mu.Lock()
 	s.total += int64(keep)
 	s.over += int64(len(p) - keep)
-	sinks := s.sinks
-	s.writing = len(sinks) > 0
+	sinks := s.sinks // who comes later has these bytes from the past
+	s.writing = len(sinks) > 0 || s.held != nil
 	s.mu.Unlock()
-	if len(sinks) == 0 {
+	if s.held != nil {
+		<-s.held
+	}
+	if len(sinks) == 0 && s.held == nil {
 		return
 	}
 	if keep > 0 {
@@ -257,6 +262,7 @@ func (s *stream) attach(w io.Writer) bool {
 	}
 	s.sinks = append(slices.Clip(s.sinks), k)
 	s.mu.Unlock()
+	s.open()
 	n, err := 0, error(nil)
 	if len(past) > 0 {
 		n, err = w.Write(past)
@@ -343,6 +349,13 @@ func (s *stream) await(limit time.Duration, forced <-chan struct{}) {
 	}
 }
 
+// open lets output go on that was held.
+func (s *stream) open() {
+	if s.held != nil {
+		s.let.Do(func() { close(s.held) })
+	}
+}
+
 // abandon takes the stream away from a copy that hangs in a writer, and reads
 // what is left in the pipe without the writers.
 func (s *stream) abandon() {
@@ -356,6 +369,7 @@ func (s *stream) abandon() {
 	s.abandoned = true
 	s.buf = slices.Clone(s.buf) // the writer may still look at the old one
 	s.mu.Unlock()
+	s.open()
 	_ = s.r.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 	s.read(true)
 	_ = s.r.Close()

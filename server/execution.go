@@ -146,6 +146,7 @@ func (x executions) start(ctx context.Context, req *v1.StartRequest) (c *belljar
 	if c, err = command(sb, id, req.Command); err != nil {
 		return nil, false, err
 	}
+	c.HoldOutput = req.HoldOutput
 	if err := open(c, req.Command); err != nil {
 		return nil, false, err
 	}

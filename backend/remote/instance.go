@@ -133,7 +133,7 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, std belljar.S
 		delete(in.ttys, std.Stdin)
 		in.mu.Unlock()
 	}
-	resp, err := in.b.Executions.Start(ctx, &v1.StartRequest{Sandbox: in.id, Command: cmd, Id: p.ID})
+	resp, err := in.b.Executions.Start(ctx, &v1.StartRequest{Sandbox: in.id, Command: cmd, Id: p.ID, HoldOutput: true})
 	if err != nil {
 		if ctx.Err() != nil {
 			go in.abandon(context.WithoutCancel(ctx), p.ID)

@@ -97,7 +97,10 @@ func New(cfg Config) (*Backend, error) {
 			DisableCompression: true, HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, MaxReceiveBufferPerStream: window},
 		}
 		b.http = append(b.http, t)
-		return connect.NewClient(connecthttp.NewTransport(&http.Client{Transport: keyed{t, cfg.Key}}, base, connecthttp.WithReadMaxBytes(64<<20)))
+		// Without compression: on one machine it costs time, and with it the window does
+		// not say how much is under way.
+		return connect.NewClient(connecthttp.NewTransport(&http.Client{Transport: keyed{t, cfg.Key}}, base,
+			connecthttp.WithReadMaxBytes(64<<20), connecthttp.WithCompressors()))
 	}
 	unary, stream := client(one), client(two)
 	b.Sandboxes = belljarv1connect.NewSandboxServiceClient(unary)

@@ -1986,10 +1986,12 @@ func (x *RunResponse) GetResult() *Result {
 }
 
 type StartRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sandbox       string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
-	Command       *Command               `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
-	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Sandbox string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Command *Command               `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
+	Id      string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	// hold_output: the program's output waits for the first Stream or Interact.
+	HoldOutput    bool `protobuf:"varint,4,opt,name=hold_output,json=holdOutput,proto3" json:"hold_output,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2043,6 +2045,13 @@ func (x *StartRequest) GetId() string {
 		return x.Id
 	}
 	return ""
+}
+
+func (x *StartRequest) GetHoldOutput() bool {
+	if x != nil {
+		return x.HoldOutput
+	}
+	return false
 }
 
 type StartResponse struct {
@@ -8083,11 +8092,13 @@ const file_belljar_v1_belljar_proto_rawDesc = "" +
 	"\x06detach\x18\x04 \x01(\bR\x06detach\x12)\n" +
 	"\x10omit_confinement\x18\x05 \x01(\bR\x0fomitConfinement\"9\n" +
 	"\vRunResponse\x12*\n" +
-	"\x06result\x18\x01 \x01(\v2\x12.belljar.v1.ResultR\x06result\"g\n" +
+	"\x06result\x18\x01 \x01(\v2\x12.belljar.v1.ResultR\x06result\"\x88\x01\n" +
 	"\fStartRequest\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x12-\n" +
 	"\acommand\x18\x02 \x01(\v2\x13.belljar.v1.CommandR\acommand\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\tR\x02id\"^\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x1f\n" +
+	"\vhold_output\x18\x04 \x01(\bR\n" +
+	"holdOutput\"^\n" +
 	"\rStartResponse\x123\n" +
 	"\texecution\x18\x01 \x01(\v2\x15.belljar.v1.ExecutionR\texecution\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xd5\x01\n" +
