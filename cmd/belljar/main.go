@@ -126,6 +126,7 @@ type verb struct {
 // commands are the verbs.
 var commands = []verb{
 	{"run", "run", newRun},
+	{"cell", "run", newCell},
 	{"create", "keep", newCreate},
 	{"exec", "keep", newExec},
 	{"ps", "keep", newPs},
