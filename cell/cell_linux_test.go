@@ -1,7 +1,6 @@
 package cell_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,13 +8,13 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"belljar"
 	"belljar/backend/native"
 	"belljar/cell"
+	"belljar/cell/celltest"
 )
 
 const limit = 60 * time.Second
@@ -90,218 +89,9 @@ func eval(t testing.TB, c *cell.Cell, source string) string {
 	return string(exec(t, c, source).Value)
 }
 
-// subject is a language with an engine, and how it says the same things.
-type subject struct {
-	language cell.Language
-	engine   cell.Engine
-	set, get string // a variable
-	print    string // "out" and "err" on the two streams
-	raise    string
-	name     string // of what it raises
-	spin     string
-	echo     string // posts back what it receives, until told to stop
-	log      string // logs "hello", measures 1.5
-	granted  string // prints what the capability says
-	denied   string
-	define   string // a function f that joins its two arguments by a dash
-	show     string // shows something as HTML
-}
-
-var subjects = []subject{
-	{
-		language: cell.Python, engine: cell.Zygote, set: "x = 41", get: "print(x + 1)",
-		print: "import sys; print('out'); print('err', file=sys.stderr)", raise: "def g():\n    raise ValueError('bad')\ng()", name: "ValueError",
-		spin: "while True: pass", echo: "while (m := cell.recv()) != 'stop': cell.post(m)",
-		log:     "cell.log('info', 'hello', a=1); cell.metric('m', 1.5, unit='s')",
-		granted: "print(cell.request('fs', 'read', 'name'))", denied: "cell.request('fs', 'write', 'name')",
-		define: "def f(a, b): return a + '-' + b", show: "class H:\n    def _repr_html_(self): return '<b>'\ndisplay(H())",
-	},
-	{
-		language: cell.JavaScript, engine: cell.Process, set: "let x = 41", get: "console.log(x + 1)",
-		print: "console.log('out'); console.error('err')", raise: "function g() { throw new RangeError('bad') }\ng()", name: "RangeError",
-		spin: "while (true) {}", echo: "for (let m; (m = await cell.recv()) !== 'stop';) cell.post(m)",
-		log:     "cell.log('info', 'hello', {a: 1}); cell.metric('m', 1.5, {unit: 's'})",
-		granted: "console.log(await cell.request('fs', 'read', 'name'))", denied: "await cell.request('fs', 'write', 'name')",
-		define: "function f(a, b) { return a + '-' + b }", show: "display.html('<b>')",
-	},
-	{
-		language: cell.Shell, engine: cell.Process, set: "x=41", get: "echo $((x + 1))",
-		print: "echo out; echo err >&2", raise: "g() { return 3; }; g", name: "status",
-		spin: "while :; do :; done", echo: `while cell recv && [ "$REPLY" != stop ]; do cell post "$REPLY"; done`,
-		log:     "cell log info hello; cell metric m 1.5",
-		granted: `cell request fs read '"name"'; echo "$REPLY"`, denied: "cell request fs write",
-		define: `f() { printf '%s-%s' "$1" "$2"; }`,
-	},
-}
-
-func allSubjects() []subject {
-	fresh := subjects[0]
-	fresh.engine = cell.Process
-	return append([]subject{fresh}, subjects...)
-}
-
-// TestOperations is what every language and engine does alike.
-func TestOperations(t *testing.T) {
-	sb := sandbox(t, belljar.Spec{})
-	for _, s := range allSubjects() {
-		t.Run(string(s.language)+"/"+string(s.engine), func(t *testing.T) {
-			has(t, sb, map[cell.Language]string{cell.Python: "python3", cell.JavaScript: "node", cell.Shell: "bash"}[s.language])
-			operations(t, sb, s)
-		})
-	}
-}
-
-func operations(t *testing.T, sb *belljar.Sandbox, s subject) {
-	ctx := within(t)
-	var mu sync.Mutex
-	var said []string
-	note := func(format string, args ...any) {
-		mu.Lock()
-		defer mu.Unlock()
-		said = append(said, fmt.Sprintf(format, args...))
-	}
-	asked := 0
-	c := open(t, sb, cell.Spec{
-		Language: s.language, Engine: s.engine, Env: map[string]string{"GREETING": "é \"q\" \\ $x\n"}, Dir: "/tmp",
-		Log:    func(r cell.Record) { note("%s %s", r.Level, r.Message) },
-		Metric: func(m cell.Measure) { note("%s %g", m.Name, m.Value) },
-		Grants: map[string][]string{"fs": {"read"}},
-		Request: func(_ context.Context, r cell.Request) (any, error) {
-			asked++
-			return r.Action + " " + string(r.Payload), nil
-		},
-	})
-	if c.Engine() != s.engine || c.Language() != s.language {
-		t.Errorf("made as %s %s", c.Language(), c.Engine())
-	}
-
-	exec(t, c, s.set)
-	if got := string(exec(t, c, s.get).Stdout); got != "42\n" {
-		t.Errorf("the variable gives %q", got)
-	}
-	var live bytes.Buffer
-	res, err := c.Run(ctx, cell.Exec{Source: s.print, Stdout: &live})
-	if err != nil || string(res.Stdout) != "out\n" || string(res.Stderr) != "err\n" || live.String() != "out\n" {
-		t.Errorf("%q %q %q, %v", res.Stdout, res.Stderr, live.String(), err)
-	}
-	if res, err := c.Exec(ctx, s.raise); err != nil || res.Exception == nil || res.Exception.Name != s.name {
-		t.Errorf("raised %+v, %v", res.Exception, err)
-	}
-	exec(t, c, s.log)
-	mu.Lock()
-	if strings.Join(said, ", ") != "info hello, m 1.5" {
-		t.Errorf("it said %q", said)
-	}
-	mu.Unlock()
-	if got := string(exec(t, c, s.granted).Stdout); got != "read \"name\"\n" {
-		t.Errorf("the capability says %q", got)
-	}
-	if res, err := c.Exec(ctx, s.denied); err != nil || res.Exception == nil || !strings.Contains(res.Exception.Message+string(res.Stderr), "refused") || asked != 1 {
-		t.Errorf("what is not granted gives %+v, %v; the handler was asked %d times", res, err, asked)
-	}
-
-	exec(t, c, s.define)
-	if v, err := c.Call(ctx, "f", []any{"a <&>\n\\\"", "é"}, nil); err != nil || string(v) == "" || unquote(t, v) != "a <&>\n\\\"-é" {
-		t.Errorf("call gives %s, %v", v, err)
-	}
-	if _, err := c.Call(ctx, "no_such", nil, nil); err == nil || errors.Is(err, belljar.ErrInternal) {
-		t.Errorf("call of nothing: %v", err)
-	}
-
-	echo(t, c, s.echo)
-
-	if s.show != "" {
-		var shown []cell.Bundle
-		res, err := c.Run(ctx, cell.Exec{Source: s.show, Display: func(b cell.Bundle) { shown = append(shown, b) }})
-		if err != nil || len(shown) != 1 || len(res.Displays) != 1 || shown[0].Text("text/html") != "<b>" {
-			t.Errorf("%v, %v, %v", shown, res.Displays, err)
-		}
-	}
-
-	// An interrupt ends the operation, and the cell remembers.
-	ended := make(chan error, 1)
-	go func() {
-		res, err := c.Exec(ctx, s.spin)
-		if err == nil && res.Exception == nil {
-			err = errors.New("the loop ended by itself")
-		}
-		ended <- err
-	}()
-	for done := false; !done; {
-		if err := c.Interrupt(ctx); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Fatal(err)
-			}
-			done = true
-		case <-time.After(20 * time.Millisecond): // it may not have begun
-		}
-	}
-	if got := string(exec(t, c, s.get).Stdout); got != "42\n" {
-		t.Errorf("after an interrupt the variable gives %q", got)
-	}
-	// So does the end of a context.
-	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	_, err = c.Exec(short, s.spin)
-	cancel()
-	if !errors.Is(err, belljar.ErrCancelled) || c.Err() != nil {
-		t.Errorf("cancelled: %v, the cell: %v", err, c.Err())
-	}
-
-	if err := c.Reset(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if res, err := c.Exec(ctx, s.get); err != nil || string(res.Stdout) == "42\n" {
-		t.Errorf("after a reset the variable gives %q, %v", res.Stdout, err)
-	}
-	if err := c.Close(ctx); err != nil {
-		t.Error(err)
-	}
-	if _, err := c.Exec(ctx, s.get); !errors.Is(err, cell.ErrClosed) || !errors.Is(err, belljar.ErrDestroyed) {
-		t.Errorf("after close: %v", err)
-	}
-	if err := c.Close(ctx); err != nil {
-		t.Error(err)
-	}
-}
-
-func unquote(t *testing.T, raw json.RawMessage) (s string) {
-	t.Helper()
-	if err := json.Unmarshal(raw, &s); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func echo(t *testing.T, c *cell.Cell, source string) {
-	t.Helper()
-	ctx := within(t)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := c.Exec(ctx, source)
-		ended <- err
-	}()
-	for _, want := range []string{"a", "ü \\ \" /\t.", strings.Repeat("x", 5000)} {
-		if err := c.Post(ctx, want); err != nil {
-			t.Fatal(err)
-		}
-		got, err := c.Recv(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if unquote(t, got) != want {
-			t.Errorf("%.40q came back as %.40q", want, got)
-		}
-	}
-	if err := c.Post(ctx, "stop"); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+// TestConformance is what every language and engine does alike.
+func TestConformance(t *testing.T) {
+	celltest.Run(t, sandbox(t, belljar.Spec{}))
 }
 
 // TestPython is what Python does beyond the others.
@@ -534,5 +324,47 @@ func TestIdleMemory(t *testing.T) {
 	t.Logf("%d KiB private", private)
 	if private > 6<<10 {
 		t.Errorf("%d KiB private, at most 6 MiB", private)
+	}
+}
+
+// TestRichLibraries shows what libraries for figures and tables make, from a directory
+// of packages that the environment names.
+func TestRichLibraries(t *testing.T) {
+	dir := os.Getenv("BELLJAR_PYTHON_PACKAGES")
+	if dir == "" {
+		t.Skip("BELLJAR_PYTHON_PACKAGES names no directory")
+	}
+	plain := sandbox(t, belljar.Spec{})
+	where, _, err := plain.Command("python3", "-I", "-c", "import sys; print([p for p in sys.path if p.endswith('-packages')][0], end='')").Output(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := sandbox(t, belljar.Spec{Mounts: []belljar.Mount{{Source: dir, Target: string(where)}}})
+	c := open(t, sb, cell.Spec{Preload: []string{"numpy", "pandas", "matplotlib.pyplot"}, Private: true})
+	res := exec(t, c, "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.figure(); plt.plot([2, 1])\nNone")
+	if len(res.Displays) != 2 || !strings.HasPrefix(res.Displays[1].Text("image/png"), "iVBOR") {
+		t.Errorf("%d figures", len(res.Displays))
+	}
+	if res := exec(t, c, "None"); len(res.Displays) != 0 {
+		t.Errorf("%d figures are shown again", len(res.Displays))
+	}
+	if res := exec(t, c, "import pandas as pd\npd.DataFrame({'a': [1]})"); !strings.Contains(res.Data.Text("text/html"), "<table") {
+		t.Errorf("%v", res.Data)
+	}
+	if res := exec(t, c, "import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1]))"); res.Data["application/vnd.plotly.v1+json"] == nil {
+		t.Errorf("%v", res.Data.Text("text/plain"))
+	}
+	if got := eval(t, c, "import numpy as np\nsum(np.arange(4).tolist())"); got != "6" {
+		t.Errorf("%s", got)
+	}
+	if v, err := c.Call(within(t), "np.arange", []any{3}, nil); err != nil || string(v) != "[0,1,2]" {
+		t.Errorf("%s, %v", v, err)
+	}
+	other := eval(t, c, "float(np.random.random())")
+	if err := c.Reset(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := eval(t, c, "import numpy as np\nfloat(np.random.random())"); got == other {
+		t.Errorf("two forks have the random number %s", got)
 	}
 }
