@@ -149,6 +149,36 @@ func TestCI(t *testing.T) {
 	})
 }
 
+func TestNotebook(t *testing.T) {
+	bin := build(t, ".", "./notebook")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "demo.ipynb")
+	text := `{"cells": [
+		{"cell_type": "markdown", "source": ["# Sums"]},
+		{"cell_type": "code", "source": ["x = 20\n", "print('x is', x)"]},
+		{"cell_type": "code", "source": ["x * 2 + 2"]},
+		{"cell_type": "code", "source": ["x / 0"]},
+		{"cell_type": "code", "source": ["class P:\n", "    def _repr_png_(self): return b'png'\n", "P()"]},
+		{"cell_type": "code", "source": ["while True: pass"]},
+		{"cell_type": "code", "source": ["'x' in globals()"]}
+	]}`
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, out, stderr := run(t, bin, file, dir)
+	check(t, code, 0, out, `[2] x is 20
+
+[3] 42
+[4] ZeroDivisionError: division by zero
+[5] 5-1.png
+[6] cell exec: the timeout ended the cell
+[7] False
+`, stderr, "")
+	if b, err := os.ReadFile(filepath.Join(dir, "5-1.png")); err != nil || string(b) != "png" {
+		t.Errorf("image %q, %v", b, err)
+	}
+}
+
 // TestConsumer builds the quick start in a module of its own, with nothing but
 // what its go.mod names.
 func TestConsumer(t *testing.T) {
