@@ -47,7 +47,8 @@ type instance struct {
 	clock   clock
 
 	nextID atomic.Uint64
-	gone   chan struct{} // closed when the keeper is gone
+	ahead  sync.WaitGroup // sets being made ahead of their use
+	gone   chan struct{}  // closed when the keeper is gone
 
 	// Held for reading while one of them is in use: once closed, its number may stand
 	// for a file of the host or another sandbox's root.
@@ -63,6 +64,7 @@ type instance struct {
 	free     []uint32
 	err      error // why the keeper went away
 	ending   bool
+	stocking bool // a set is being made ahead
 	released bool // left to its keeper
 
 	closeMu sync.Mutex // guards closed, held through a Close
@@ -323,6 +325,9 @@ func (b *Backend) create(ctx context.Context, p *belljar.Plan) (_ *instance, err
 	// While the keeper is at work: the groups of a first execution.
 	var first *cgroup.Set
 	if in.group != nil {
+		if in.fresh {
+			in.group.Rotate()
+		}
 		if first, err = in.group.Acquire(cgroup.Limits{Memory: int64(p.Spec.Limits.Memory)}); err != nil {
 			return nil, err
 		}
@@ -556,6 +561,9 @@ func (in *instance) sandboxMsg(tpl *template, mounts []keeper.Op, peer int) (*ke
 	if in.fresh || in.ownPid {
 		flags |= keeper.SBOwnPids
 	}
+	if in.fresh {
+		flags |= keeper.SBOwnIPC
+	}
 	if p.Persist {
 		fd, err := listenAt(p.StateDir)
 		if err != nil {
@@ -757,7 +765,10 @@ func (in *instance) confine(ch *choice) error {
 		m.FDs = append(m.FDs, int(f.Fd()))
 		ch.report[belljar.LayerLandlock] = belljar.LayerReport{Layer: belljar.LayerLandlock, Status: belljar.LayerApplied, Detail: detail, Source: "keeper"}
 	}
-	m.U32(lock, uint32(len(filter))).U64(in.core()).Raw(filter)
+	m.U32(lock, uint32(len(filter))).Raw(filter)
+	for _, r := range in.sandboxRlimits() {
+		m.U32(uint32(r[0]), 0).U64(r[1], r[2])
+	}
 	if err := in.conn.Send(m); err != nil {
 		return fmt.Errorf("keeper: %w", err)
 	}
@@ -1030,6 +1041,25 @@ func (in *instance) setFor(l cgroup.Limits) (*cgroup.Set, uint32, error) {
 	return s, ix, nil
 }
 
+// allowOwn raises the sandbox's limit on processes by what waits in its sets for an
+// execution: on cgroup v2 that counts, and is not the caller's. in.mu is held.
+func (in *instance) allowOwn() error {
+	if in.group.Kind() != cgroup.V2 {
+		return nil
+	}
+	each := int64(1)
+	if in.fresh {
+		each = 2
+	}
+	l := in.group.Limits()
+	want := in.plan.Spec.Limits.Pids + 1 + each*int64(len(in.sets))
+	if want <= l.Pids {
+		return nil
+	}
+	l.Pids = want
+	return in.group.SetLimits(l)
+}
+
 // register makes a set known to the keeper under an index.
 func (in *instance) register(s *cgroup.Set) (uint32, error) {
 	in.mu.Lock()
@@ -1042,6 +1072,10 @@ func (in *instance) register(s *cgroup.Set) (uint32, error) {
 		r = &setReg{index: in.free[len(in.free)-1]}
 		in.free = in.free[:len(in.free)-1]
 		in.sets[s] = r
+		if err := in.allowOwn(); err != nil {
+			in.mu.Unlock()
+			return 0, err
+		}
 	}
 	in.mu.Unlock()
 	if r.sent && r.serial == s.Serial() {
@@ -1060,6 +1094,9 @@ func (in *instance) register(s *cgroup.Set) (uint32, error) {
 	if fd := s.OOMFD(); fd >= 0 {
 		flags |= keeper.SetOOM
 		m.FDs = append(m.FDs, fd)
+	}
+	if s.Renewed() {
+		flags |= keeper.SetOnce
 	}
 	procs := s.ProcsFDs()
 	m.FDs = append(m.FDs, procs...)
@@ -1084,34 +1121,35 @@ var hardMax = sync.OnceValue(func() (out [][3]uint64) {
 	return out
 })
 
-// rlimits compiles the limits that setrlimit(2) keeps.
+// rlimits compiles an execution's own limits that setrlimit(2) keeps.
 func (in *instance) rlimits(l belljar.Limits) [][3]uint64 {
 	if !in.on[belljar.LayerRlimits] {
 		return nil
 	}
-	out := append(make([][3]uint64, 0, 12), [3]uint64{unix.RLIMIT_NOFILE, uint64(l.OpenFiles), uint64(l.OpenFiles)})
+	out := append(make([][3]uint64, 0, 3), [3]uint64{unix.RLIMIT_NOFILE, uint64(l.OpenFiles), uint64(l.OpenFiles)})
 	if l.FileSize > 0 {
 		out = append(out, [3]uint64{unix.RLIMIT_FSIZE, uint64(l.FileSize), uint64(l.FileSize)})
 	}
-	if in.fresh || in.ownPid {
-		c := in.core()
-		out = append(out, [3]uint64{unix.RLIMIT_CORE, c, c})
-	}
 	if in.group == nil {
-		// Counted per user namespace and user since Linux 5.14: the whole sandbox,
-		// its keeper's two processes included.
-		n := uint64(in.plan.Spec.Limits.Pids + 2)
+		// Counted per user namespace and user since Linux 5.14: the whole sandbox, its keeper,
+		// PID 1 and what waits for the next execution included.
+		n := uint64(in.plan.Spec.Limits.Pids + 4)
 		out = append(out, [3]uint64{unix.RLIMIT_NPROC, n, n})
 	}
-	return append(out, hardMax()...)
+	return out
 }
 
-// core is the sandbox's RLIMIT_CORE. It is the keeper's own, which executions
-// inherit: the filter lets nobody set it.
-func (in *instance) core() uint64 {
+// sandboxRlimits are those of all executions: the keeper has them, and they inherit.
+func (in *instance) sandboxRlimits() [][3]uint64 {
 	if !in.on[belljar.LayerRlimits] {
-		return ^uint64(0)
+		return nil
 	}
+	c := in.core()
+	return append([][3]uint64{{unix.RLIMIT_CORE, c, c}}, hardMax()...)
+}
+
+// core is the sandbox's RLIMIT_CORE, which the filter lets nobody set later.
+func (in *instance) core() uint64 {
 	core := uint64(in.plan.Spec.Limits.Core)
 	if core == 0 && pipedCore() {
 		core = 1 // with 0 the kernel still runs the host's helper (core(5))
@@ -1297,7 +1335,36 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 	runtime.KeepAlive(files)
 	runtime.KeepAlive(sio.Extra)
 	t.armCPU()
+	if in.fresh && t.set != nil {
+		in.stock(t.id)
+	}
 	return t, nil
+}
+
+// freshSets is how many sets a sandbox has whose executions have namespaces of their
+// own: while one is in use, the keeper makes namespaces for the others.
+const freshSets = 3
+
+// stock makes sets ahead, beside the execution of that number; not beside the first,
+// which may be the only one.
+func (in *instance) stock(id uint64) {
+	in.mu.Lock()
+	want := id > 1 && len(in.sets) < freshSets && !in.stocking
+	in.stocking = in.stocking || want
+	in.mu.Unlock()
+	if !want {
+		return
+	}
+	in.ahead.Go(func() {
+		// A failure is that of the execution that then has to make its own.
+		s, _, err := in.setFor(cgroup.Limits{Memory: int64(in.plan.Spec.Limits.Memory)})
+		if err == nil {
+			_ = in.group.ReleaseSeen(s)
+		}
+		in.mu.Lock()
+		in.stocking = false
+		in.mu.Unlock()
+	})
 }
 
 // keepable refuses limits that a command writes and nothing here would keep; those
@@ -1397,6 +1464,7 @@ func (in *instance) close() error {
 	in.b.mu.Lock()
 	delete(in.b.live, in)
 	in.b.mu.Unlock()
+	in.ahead.Wait()
 	if in.group != nil {
 		errs = append(errs, in.unplace())
 		if err := in.group.Close(2 * time.Second); err != nil {
@@ -1434,6 +1502,7 @@ func (in *instance) detach() {
 	in.mu.Unlock()
 	in.conn.Close()
 	<-in.gone
+	in.ahead.Wait()
 	in.b.mu.Lock()
 	delete(in.b.live, in)
 	in.b.mu.Unlock()

@@ -166,7 +166,7 @@ func (t *task) collect() {
 		t.given = true
 		t.mu.Unlock()
 		release := t.in.group.ReleaseSeen // the keeper has seen the end of the tree
-		if x.Flags&keeper.ExfStuck != 0 || t.in.fresh || t.in.ownPid {
+		if x.Flags&keeper.ExfStuck != 0 {
 			release = t.in.group.Release
 		} else if t.set.Renewed() || t.adopted { // a spawner of the dead supervisor's waits in it
 			_ = t.set.Kill()
@@ -180,10 +180,11 @@ func (t *task) collect() {
 	}
 }
 
-// ownPids is how many processes of ours are in an execution's group, which are not
-// the caller's: the spawner, or the first process of a pid namespace of its own.
+// ownPids is how many processes of ours are in an execution's pids group, which are not
+// the caller's: the spawner, or the first process of a pid namespace of its own. They are
+// in no v1 group.
 func (in *instance) ownPids() int64 {
-	if in.fresh || in.ownPid || in.group.Kind() == cgroup.V2 {
+	if in.group.Kind() == cgroup.V2 {
 		return 1
 	}
 	return 0

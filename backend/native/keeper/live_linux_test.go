@@ -255,7 +255,7 @@ func (b *box) confine() *box {
 	if !b.n.nobody {
 		lock |= LockIDs | LockGroups
 	}
-	b.send(NewMsg(MConfine, 0).U32(lock, 0).U64(^uint64(0)))
+	b.send(NewMsg(MConfine, 0).U32(lock, 0))
 	return b
 }
 
@@ -462,11 +462,11 @@ func TestLiveRefusals(t *testing.T) {
 			"exec before confine": func(b *box) { b.exec(sleep) },
 			"confine twice":       func(b *box) { b.confine().confine() },
 			"confine with a filter of odd length": func(b *box) {
-				b.send(NewMsg(MConfine, 0).U32(LockSeccomp, 5).U64(0).Raw(make([]byte, 5)))
+				b.send(NewMsg(MConfine, 0).U32(LockSeccomp, 5).Raw(make([]byte, 5)))
 				b.exec(sleep)
 			},
 			"confine with a filter that is none": func(b *box) {
-				b.send(NewMsg(MConfine, 0).U32(LockSeccomp|LockNNP, 8).U64(^uint64(0)).Raw(bytes.Repeat([]byte{0xff}, 8)))
+				b.send(NewMsg(MConfine, 0).U32(LockSeccomp|LockNNP, 8).Raw(bytes.Repeat([]byte{0xff}, 8)))
 				b.exec(run{args: []string{"/usr/bin/true"}})
 			},
 			"set out of range": func(b *box) { b.confine().send(NewMsg(MSet, 0).U32(MaxSets, 0, 0, 0)) },

@@ -70,6 +70,7 @@ const (
 	SBLo         = 32
 	SBRootless   = 64
 	SBOwnPids    = 128
+	SBOwnIPC     = 0x1000
 	SBProcsShift = 8
 
 	LockNNP      = 1
@@ -83,6 +84,7 @@ const (
 	SetClone = 1
 	SetKill  = 2
 	SetOOM   = 4
+	SetOnce  = 8
 
 	ExTTY    = 1
 	ExFresh  = 2
@@ -98,7 +100,6 @@ const (
 	ExfOOM     = 4
 	ExfStuck   = 8
 	ExfRunning = 16
-	ExfFresh   = 32
 )
 
 // Mount attributes of mount_setattr(2).

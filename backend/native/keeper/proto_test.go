@@ -211,7 +211,7 @@ int main(void) {
 	static struct sandbox_msg s; HDR(s, M_SANDBOX);
 	s.flags = 1; s.template = 2; s.nsflags = 3; s.nmounts = 4; s.expire = 5; s.uid = 6; s.gid = 7; s.initid = 8; s.owner = 9; s.nmasks = 10; s.nrwdirs = 11; s.maplen = 12; s.nsowner = 13;
 	out("sandbox", &s, sizeof s);
-	static struct confine_msg c; HDR(c, M_CONFINE); c.lock = 1; c.filterlen = 2; c.core = 3; out("confine", &c, sizeof c);
+	static struct confine_msg c; HDR(c, M_CONFINE); c.lock = 1; c.filterlen = 2; out("confine", &c, sizeof c);
 	static struct set_msg g; HDR(g, M_SET); g.index = 1; g.flags = 2; g.nprocs = 3; out("set", &g, sizeof g);
 	static struct expire_msg p; HDR(p, M_EXPIRE); p.when = 0x1112131415161718ULL; out("expire", &p, sizeof p);
 	static struct socket_msg k; HDR(k, M_SOCKET); k.domain = 1; k.type = 2; k.protocol = 3; out("socket", &k, sizeof k);
@@ -273,7 +273,7 @@ func TestLayouts(t *testing.T) {
 		"task":    NewMsg(MOOM, 7).U64(0xa1a2a3a4a5a6a7a8).U32(15, 1),
 		"exec":    NewMsg(MExec, 7).U64(1, 2).U32(3, 4, 5, 6, 1, 7, 8, 9, 10, 11).Fixed("exec", IDLen).U32(12, 0).U64(13, 14),
 		"sandbox": NewMsg(MSandbox, 7).U32(1, 2, 3, 4).U64(5).U32(6, 7, 8, 9, 10, 11, 12, 13),
-		"confine": NewMsg(MConfine, 7).U32(1, 2).U64(3),
+		"confine": NewMsg(MConfine, 7).U32(1, 2),
 		"set":     NewMsg(MSet, 7).U32(1, 2, 3, 0),
 		"expire":  NewMsg(MExpire, 7).U64(0x1112131415161718),
 		"socket":  NewMsg(MSocket, 7).U32(1, 2, 3, 0),

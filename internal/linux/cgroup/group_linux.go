@@ -41,6 +41,7 @@ type Group struct {
 	mu      sync.Mutex
 	held    Limits // what the files hold
 	free    []*Set
+	rotate  bool
 	spare   []*Set // for processes that are moved in: no process of the caller's was ever in them
 	busy    map[string]*Set
 	found   []string // sets of a dead runtime, not adopted

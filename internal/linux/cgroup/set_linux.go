@@ -76,7 +76,10 @@ func (g *Group) acquire(l Limits, moved bool) (*Set, error) {
 	if moved {
 		pool = &g.spare
 	}
-	if n := len(*pool); n > 0 {
+	if n := len(*pool); n > 0 && g.rotate && !moved {
+		s = (*pool)[0]
+		*pool = append((*pool)[:0], (*pool)[1:]...)
+	} else if n > 0 {
 		s, *pool = (*pool)[n-1], (*pool)[:n-1]
 	} else {
 		g.nextSet++
@@ -93,6 +96,14 @@ func (g *Group) acquire(l Limits, moved bool) (*Set, error) {
 		return nil, errors.Join(err, s.remove())
 	}
 	return s, nil
+}
+
+// Rotate makes Acquire take the set that was released first instead of the one that
+// was released last, so that a caller has time to get it ready again.
+func (g *Group) Rotate() {
+	g.mu.Lock()
+	g.rotate = true
+	g.mu.Unlock()
 }
 
 // Release takes the set back. It must be empty ([Set.WaitEmpty]): else Release

@@ -16,30 +16,30 @@
  * would stop a vfork parent) can reach the keeper through a child. */
 #include "proto.h"
 
-struct slot { i32 step, err, status, ended, pid, pad[3]; };
-struct set { i32 used, clonefd, killfd, eventsfd, oomfd, nprocs, procs[MAXPROCS], spawner, sock, listfd; };
+struct slot { i32 step, err, status, ended, pid, pair, pad[2]; };
+struct set { i32 used, clonefd, killfd, eventsfd, oomfd, nprocs, procs[MAXPROCS], spawner, sock, listfd, own, once, due; };
 #define NSFLAGS (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET)
+#define OWN (EX_FRESH | EX_OWNPID)
 enum { X_FREE, X_RUNNING, X_REAPING, X_DONE, X_TOLD = 0x10000, X_ASKED = 0x20000 }; /* states; in exflags: the end was told, M_TASK is due */
 struct exec {
-	u64 id, started, exited, reaped, deadline, reapby, utime, stime, maxrss;
+	u64 id, started, exited, reaped, deadline, reapby, utime, stime, maxrss, early; /* early: signals for who is not born yet */
 	i32 state, pid, status, flags, exflags, set;
 	i32 keep[3];
 	char name[IDLEN];
 };
 struct fds { i32 n, v[MAXFDS]; };
 
-static struct slot *slots; /* MAP_SHARED; [MAXEXEC] is init's */
+static struct slot *slots; /* MAP_SHARED; [MAXEXEC] is init's, and that of who gets ready for an execution */
 static struct exec execs[MAXEXEC];
 static i32 nexecs; /* high-water mark */
-static struct set sets[MAXSETS];
+static struct set sets[MAXSETS + 1]; /* the last is for executions without groups */
 static u8 msgbuf[MAXMSG] __attribute__((aligned(16)));
 static u8 planbuf[MAXMSG] __attribute__((aligned(16)));
 static u8 filter[32768] __attribute__((aligned(8)));
 static u32 filterlen, lockflags, helloseq;
-static i32 preset; /* this is a spawner: confined, and its children are born so */
 static char *ptrs[8192];
 static i32 ctl = -1, lstn = -1, epfd = -1, sigfd = -1, initfd = -1, rootfd = -1, landlockfd = -1, syncfd = -1, userns = -1, cgroupns = -1, pidns = -1;
-static i32 initpid, ending, wantout, rootless, unreaped; /* unreaped: more children may have ended */
+static i32 initpid, ending, wantout, rootless, unreaped, pair, due, begun; /* unreaped: more children may have ended; due: sets are */
 static i32 lifefd[2] = {-1, -1}; /* a pipe that ends with the keeper */
 static struct sandbox_msg *plan;
 static struct ready_msg ready;
@@ -179,6 +179,12 @@ static void fail(i32 fd, int step, long err, u64 id, u32 arg)
 	f.arg = arg;
 	if (send_(fd, &f, sizeof f, M_FAIL, NULL, 0) == -EAGAIN)
 		ending = 1; /* a lost answer would leave somebody waiting for ever */
+}
+/* A supervisor that says what cannot be is none. */
+static void refuse(int step, long err, u32 arg)
+{
+	fail(ctl, step, err, 0, arg);
+	ending = 1;
 }
 static void ok(i32 fd, u32 seq, u32 value)
 {
@@ -348,8 +354,7 @@ static long template_op(i32 dir, struct op *o, char *a, char *b, int *step)
 }
 static char *template_path(char *p, u32 id)
 {
-	p = scat(p, "/sys/t");
-	return utoa(p, id);
+	return utoa(scat(p, "/sys/t"), id);
 }
 static void forget(u32 id)
 {
@@ -421,7 +426,7 @@ static void do_template(struct template_msg *m, long n)
  * capabilities that mounting needs; one id is mapped, its own. */
 static void do_init(struct init_msg *m, long n)
 {
-	char b[64], *p;
+	char b[64];
 	long r = 0, cg;
 	int step = ST_PROTOCOL;
 	if (n != (long)sizeof *m || inited)
@@ -436,18 +441,11 @@ static void do_init(struct init_msg *m, long n)
 		sys2(NR_prctl, PR_SET_DUMPABLE, 1);
 		if ((r = write_file("/proc/self/setgroups", "deny", 4)) < 0 && r != -ENOENT)
 			goto bad;
-		p = utoa(b, m->inner);
-		p = scat(p, " ");
-		p = utoa(p, m->uid);
-		p = scat(p, " 1");
-		if ((r = write_file("/proc/self/uid_map", b, (uptr)(p - b))) < 0)
-			goto bad;
-		p = utoa(b, m->inner);
-		p = scat(p, " ");
-		p = utoa(p, m->gid);
-		p = scat(p, " 1");
-		if ((r = write_file("/proc/self/gid_map", b, (uptr)(p - b))) < 0)
-			goto bad;
+		for (i32 i = 0; i < 2; i++) {
+			scat(utoa(scat(utoa(b, m->inner), " "), i ? m->gid : m->uid), " 1");
+			if ((r = write_file(i ? "/proc/self/gid_map" : "/proc/self/uid_map", b, slen(b))) < 0)
+				goto bad;
+		}
 		sys2(NR_prctl, PR_SET_DUMPABLE, 0);
 	}
 	step = ST_UNSHARE_MOUNT;
@@ -545,7 +543,7 @@ static void init_main(i32 sync, i32 tree, i32 rwfd, const i32 *procs, i32 nprocs
 	long r, fd;
 	i32 fds1[1];
 	const char *ns[] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"};
-	char path[32], *p;
+	char path[32];
 
 	/* The id maps are written from outside; until then no id is ours. */
 	if (sys3(NR_read, sync, &c, 1) != 1)
@@ -641,8 +639,7 @@ static void init_main(i32 sync, i32 tree, i32 rwfd, const i32 *procs, i32 nprocs
 	TRY(ST_PIVOT, sys1(NR_chdir, "/"));
 
 	for (u32 i = 0; i < 7; i++) {
-		p = scat(path, "/proc/self/ns/");
-		scat(p, ns[i]);
+		scat(scat(path, "/proc/self/ns/"), ns[i]);
 		if (sys4(NR_newfstatat, AT_FDCWD, path, &st, 0) == 0)
 			ready.ns[i] = st.ino;
 	}
@@ -732,48 +729,41 @@ static long install_filter(void)
 }
 /* A spawner takes on itself what all executions have in common: it enters the user
  * namespace, so that nothing of the host's privileges is left in it, and takes
- * Landlock and seccomp, which its children then inherit instead of paying for them
+ * Landlock and seccomp, which programs then inherit instead of paying for them
  * each time (half of the lock-down). */
-static long confine_self(int *step)
+static void confine_self(struct slot *s)
 {
-	long r = 0;
-	*step = ST_SETNS;
-	if ((r = enter_user()) < 0)
-		return r;
 	if (plan->nsflags & CLONE_NEWUSER) {
-		*step = ST_IDS;
-		if ((r = sys3(NR_setresgid, 0, 0, 0)) < 0 || (r = sys3(NR_setresuid, 0, 0, 0)) < 0)
-			return r;
+		STEP(ST_IDS, sys3(NR_setresgid, 0, 0, 0));
+		STEP(ST_IDS, sys3(NR_setresuid, 0, 0, 0));
 	}
-	*step = ST_GROUPS;
-	if ((lockflags & LOCK_GROUPS) && (r = sys2(NR_setgroups, 0, NULL)) < 0)
-		return r;
-	*step = ST_CAPBSET;
-	if ((lockflags & LOCK_CAPS) && (r = drop_bounding()) < 0)
-		return r;
-	*step = ST_NNP;
-	if ((lockflags & LOCK_NNP) && (r = sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) < 0)
-		return r;
-	*step = ST_LANDLOCK;
-	if ((lockflags & LOCK_LANDLOCK) && (r = sys2(NR_landlock_restrict_self, landlockfd, 0)) < 0)
-		return r;
-	*step = ST_SECCOMP;
-	if ((lockflags & LOCK_SECCOMP) && (r = install_filter()) < 0)
-		return r;
+	if (lockflags & LOCK_GROUPS)
+		STEP(ST_GROUPS, sys2(NR_setgroups, 0, NULL));
+	/* The bounding set goes while there is still a capability to drop it with. */
+	if (lockflags & LOCK_CAPS)
+		STEP(ST_CAPBSET, drop_bounding());
+	/* No set-uid, no file capabilities, for every descendant (prctl(2)). */
+	if (lockflags & LOCK_NNP)
+		STEP(ST_NNP, sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	/* The second layer on files. */
+	if (lockflags & LOCK_LANDLOCK)
+		STEP(ST_LANDLOCK, sys2(NR_landlock_restrict_self, landlockfd, 0));
+	if (lockflags & LOCK_SECCOMP)
+		STEP(ST_SECCOMP, install_filter());
 	sys2(NR_prctl, PR_SET_DUMPABLE, 0);
-	preset = 1;
-	return 0;
 }
 /* The lock-down: one straight function, in the only order that works. Whoever
- * runs it never returns from it: it becomes the program, or ends. Steps 4, 5, 7,
- * 8 and 11 are inherited from a spawner that has taken them already. */
-static void lockdown(struct req *q, struct slot *s)
+ * runs it never returns from it: it becomes the program, or ends. Groups, bounding
+ * set, no_new_privs, Landlock and seccomp are inherited (confine_self). */
+static void lockdown(struct req *q, struct slot *s, struct set *g)
 {
 	struct exec_msg *m = q->m;
 	struct open_how how = {O_PATH | O_DIRECTORY | O_CLOEXEC, 0, RESOLVE_NO_MAGICLINKS};
 	char cwd[4096];
 	long r, e = -ENOENT;
 
+	/* 0. Its own group: everything after this is on the execution's account. */
+	STEP(ST_CGROUP, attach_cgroups(g->procs, g->nprocs));
 	/* 1. The streams are pipes or a terminal of the sandbox; nothing of ours comes along. */
 	for (i32 i = 0; i < 3; i++)
 		STEP(ST_STDIO, sys3(NR_dup3, q->io[i], i, 0));
@@ -788,22 +778,15 @@ static void lockdown(struct req *q, struct slot *s)
 		struct rlimit64 l = {q->rl[i].cur, q->rl[i].max};
 		STEP(ST_RLIMIT, sys4(NR_prlimit64, 0, q->rl[i].which, &l, NULL));
 	}
-	/* 4. The bounding set goes while there is still a capability to drop it with.
-	 * 5. Groups before the user, or the right to set them is gone. */
-	if (!preset) {
-		if (lockflags & LOCK_CAPS)
-			STEP(ST_CAPBSET, drop_bounding());
-		if (lockflags & LOCK_GROUPS)
-			STEP(ST_GROUPS, sys2(NR_setgroups, 0, NULL));
-	}
+	/* 4. The user. */
 	if (lockflags & LOCK_KEEPCAPS)
 		sys2(NR_prctl, PR_SET_KEEPCAPS, 1);
 	if (lockflags & LOCK_IDS) {
 		STEP(ST_IDS, sys3(NR_setresgid, m->gid, m->gid, m->gid));
 		STEP(ST_IDS, sys3(NR_setresuid, m->uid, m->uid, m->uid));
 	}
-	/* 6. No capability in any set. As uid 0 inside, an execve would hand them back:
-	 *    that is what the empty bounding set and step 7 are for. */
+	/* 5. No capability in any set. As uid 0 inside, an execve would hand them back:
+	 *    that is what the empty bounding set and no_new_privs are for. */
 	if (lockflags & LOCK_CAPS)
 		STEP(ST_CAPS, set_caps(0));
 	if (lockflags & LOCK_KEEPCAPS) {
@@ -813,37 +796,26 @@ static void lockdown(struct req *q, struct slot *s)
 		for (long c = 0; c <= 63; c++)
 			sys5(NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0);
 	}
-	/* 7. No set-uid, no file capabilities, for every descendant (prctl(2)).
-	 * 8. The second layer on files. */
-	if (!preset) {
-		if (lockflags & LOCK_NNP)
-			STEP(ST_NNP, sys5(NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-		if (lockflags & LOCK_LANDLOCK)
-			STEP(ST_LANDLOCK, sys2(NR_landlock_restrict_self, landlockfd, 0));
-	}
-	/* 9. The directory is resolved inside, as the user, never through a magic link
+	/* 6. The directory is resolved inside, as the user, never through a magic link
 	 *    (CVE-2024-21626), and must be reachable from the root. */
 	r = sys4(NR_openat2, AT_FDCWD, q->dir, &how, sizeof how);
-	/* A spawner's filter has no openat2 where files must not get set-id bits. Then the
-	 * check below is what counts: it holds no directory that a magic link could lead to. */
-	if (r == -ENOSYS && preset)
+	/* The filter has no openat2 where files must not get set-id bits. Then the check
+	 * below is what counts: nothing here holds a directory that a magic link could lead to. */
+	if (r == -ENOSYS)
 		r = sys4(NR_openat, AT_FDCWD, q->dir, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 	STEP(ST_DIR, r);
 	STEP(ST_DIR, sys1(NR_fchdir, r));
 	STEP(ST_DIR, sys2(NR_getcwd, cwd, sizeof cwd));
 	if (cwd[0] != '/')
 		exec_fail(s, ST_DIR, ENOENT);
-	/* 10. No descriptor but the three streams and those that the caller gives. */
+	/* 7. No descriptor but the three streams and those that the caller gives. */
 	for (i32 i = 3; i < 3 + q->nex; i++)
 		STEP(ST_STDIO, sys3(NR_dup3, q->io[i], i, 0));
 	STEP(ST_CLOSE, sys3(NR_close_range, 3 + q->nex, ~0U, 0));
 	sys1(NR_umask, m->umask);
 	sigaction(SIGCHLD, 0);
 	sigmask(SIG_SETMASK, 0);
-	/* 11. System calls last: the steps above need some that the program may not have. */
-	if (!preset && (lockflags & LOCK_SECCOMP))
-		STEP(ST_SECCOMP, install_filter());
-	/* 12. The program. EACCES is remembered as execvp(3) does. */
+	/* 8. The program. EACCES is remembered as execvp(3) does. */
 	for (u32 i = 0; i < m->npaths; i++) {
 		r = sys3(NR_execve, q->paths[i], q->args, q->env);
 		if (r == -EACCES)
@@ -853,15 +825,27 @@ static void lockdown(struct req *q, struct slot *s)
 	}
 	exec_fail(s, ST_EXEC, e);
 }
-/* PID 1 of an execution's own pid namespace: starts the program, forwards
- * signals, ends with it, and the kernel ends the rest. Its namespace is not below
- * the sandbox's (only a member could make one there), so it watches the keeper. */
-static void fresh_init(struct req *q, struct slot *s, char *masks, char *end)
+static char *plan_masks(char **end)
+{
+	char *s = (char *)(plan + 1) + plan->maplen, *a, *b;
+	*end = (char *)plan + plan->h.len;
+	for (i32 i = 0; i < 3; i++)
+		next_string(&s, *end);
+	for (u32 i = 0; i < plan->nmounts + plan->nrwdirs; i++) /* keeper() has counted them */
+		next_op(&s, *end, &a, &b);
+	return s;
+}
+/* PID 1 of an execution's own pid namespace: makes the namespaces and a child that
+ * becomes the program, in which this returns; forwards signals, ends with it, and
+ * the kernel ends the rest. Its namespace is not below the sandbox's (only a member
+ * could make one there), so it watches the keeper. */
+static void fresh_init(struct slot *s)
 {
 	struct { i32 signo, err, code, pad; i32 pid; u32 uid; u64 value; u8 rest[96]; } si;
 	struct epoll_event ev[2];
 	u64 all = ~0ULL;
 	long pid, r, ep, sfd;
+	char *end, *masks = plan_masks(&end);
 	i32 st;
 	STEP(ST_FRESH_PROC, sys5(NR_mount, NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 	STEP(ST_FRESH_PROC, sys5(NR_mount, "proc", "/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
@@ -871,7 +855,7 @@ static void fresh_init(struct req *q, struct slot *s, char *masks, char *end)
 	pid = fork_(0, -1, NULL);
 	STEP(ST_FRESH_FORK, pid);
 	if (pid == 0)
-		lockdown(q, s);
+		return;
 	/* Nobody that a program can be; of all rights it keeps the one to signal (CAP_KILL),
 	 * which reaches no further than its own pid namespace. */
 	if (lockflags & LOCK_IDS) {
@@ -893,8 +877,11 @@ static void fresh_init(struct req *q, struct slot *s, char *masks, char *end)
 		struct timespec none = {0, 0};
 		while ((r = sys4(NR_wait4, -1, &st, WNOHANG | WALL, NULL)) > 0)
 			if (r == pid) {
-				s->status = st;
-				s->ended = 1;
+				for (i32 i = 0; i < MAXEXEC; i++)
+					if (slots[i].pair == pair) { /* the execution that it was used for */
+						slots[i].status = st;
+						slots[i].ended = 1;
+					}
 				die(0);
 			}
 		/* The keeper queues signals with a value: 1 = the whole tree. */
@@ -910,37 +897,6 @@ static void fresh_init(struct req *q, struct slot *s, char *masks, char *end)
 			if (ev[i].data == 0)
 				die(1); /* the keeper is gone */
 	}
-}
-static char *plan_masks(char **end)
-{
-	char *s = (char *)(plan + 1) + plan->maplen, *a, *b;
-	*end = (char *)plan + plan->h.len;
-	for (i32 i = 0; i < 3; i++)
-		next_string(&s, *end);
-	for (u32 i = 0; i < plan->nmounts + plan->nrwdirs; i++) /* keeper() has counted them */
-		next_op(&s, *end, &a, &b);
-	return s;
-}
-static void run(struct req *q, struct slot *s, struct set *cg)
-{
-	char *end, *masks;
-	/* A neighbour may stop this process before it is locked down: it must not be
-	 * what keeps PID 1, a fresh init or the supervisor from seeing the keeper's end. */
-	close_(&syncfd);
-	close_(&lifefd[1]);
-	close_(&ctl);
-	/* Own group first: everything after this is on the execution's account. */
-	if (cg)
-		STEP(ST_CGROUP, attach_cgroups(cg->procs, cg->nprocs));
-	if (q->m->flags & (EX_FRESH | EX_OWNPID)) {
-		masks = plan_masks(&end);
-		fresh_init(q, s, masks, end);
-	}
-	/* The other namespaces are the keeper's own; it stays out of these. */
-	if (!preset) {
-		STEP(ST_SETNS, enter_user());
-	}
-	lockdown(q, s);
 }
 static struct exec *by_id(u64 id)
 {
@@ -1037,15 +993,22 @@ static i32 populated(struct set *g)
 			return b[i + 10] == '1';
 	return 0;
 }
-/* Whether the spawner is the only process left in its group. */
+/* Whether nobody but the spawner is left in its group. */
 static i32 alone(struct set *g)
 {
 	char b[64];
-	i32 lines = 0;
+	i32 pid = 0;
 	long n = sys4(NR_pread64, g->listfd, b, sizeof b, 0);
-	for (long i = 0; i < n; i++)
-		lines += b[i] == '\n';
-	return n >= 0 && lines <= 1;
+	for (long i = 0; i < n; i++) {
+		if (b[i] != '\n') {
+			pid = pid * 10 + b[i] - '0';
+			continue;
+		}
+		if (pid != g->spawner)
+			return 0;
+		pid = 0;
+	}
+	return n >= 0 && pid == 0;
 }
 static void kill_tree(struct exec *e)
 {
@@ -1068,6 +1031,18 @@ static void done(struct exec *e)
 		if (sys3(NR_read, g->oomfd, &v, 8) == 8)
 			e->flags |= EXF_OOM;
 	}
+	/* Namespaces for the next, once the end of this one is told. After a first execution
+	 * there may be none; after a second there are more. */
+	if (!g)
+		g = &sets[MAXSETS];
+	if ((e->exflags & OWN) && !(e->flags & (EXF_BURNED | EXF_STUCK)) && !g->once && begun > 1)
+		g->due = due = 1;
+}
+/* Says why there was nobody to become the program. */
+static void unborn(struct slot *s)
+{
+	s->step = slots[MAXEXEC].step ? slots[MAXEXEC].step : ST_CLONE;
+	s->err = slots[MAXEXEC].step ? slots[MAXEXEC].err : EAGAIN;
 }
 static void main_exited(struct exec *e, i32 status, struct rusage *ru)
 {
@@ -1075,10 +1050,11 @@ static void main_exited(struct exec *e, i32 status, struct rusage *ru)
 	struct set *g = set_of(e);
 	e->exited = now(CLOCK_MONOTONIC);
 	e->status = status;
-	if (e->exflags & (EX_FRESH | EX_OWNPID)) {
-		e->flags |= EXF_FRESH;
+	if (e->exflags & OWN) {
 		if (s->ended)
 			e->status = s->status;
+		else if (!(status & 0x7f)) /* before it had heard of the execution */
+			unborn(s);
 	}
 	e->utime = (u64)ru->utime.sec * 1000000 + (u64)ru->utime.usec;
 	e->stime = (u64)ru->stime.sec * 1000000 + (u64)ru->stime.usec;
@@ -1169,28 +1145,38 @@ static void unmap(struct maps *mp)
  * while a process that is moved there waits for an RCU grace period (10 ms when
  * nobody moved any lately). It confines itself and turns requests into children
  * that are the keeper's own (CLONE_PARENT), until its socket ends or the group is
- * killed. It lives in the host's pid namespace: nobody inside can see it. */
+ * killed. It lives in the host's pid namespace: nobody inside can see it. Where
+ * executions have namespaces of their own, it makes them, and becomes the program
+ * of the first request. */
 static void spawner(struct set *g, i32 sock)
 {
 	struct exec_msg *m = (struct exec_msg *)msgbuf;
+	struct slot *s = &slots[MAXEXEC];
 	struct fds f;
 	struct req q;
 	struct maps mp;
-	i32 *keep[MAXPROCS + 1], low = 3, step;
+	i32 *keep[MAXPROCS + 1], low = 3;
 	long r, n;
 
 	sys2(NR_prctl, PR_SET_NAME, "belljar-spawner");
-	if (plan->nsflags & CLONE_NEWPID)
-		if (sys2(NR_setns, pidns, CLONE_NEWPID) < 0)
-			die(ST_ENTER);
-	if (confine_self(&step) < 0)
-		die(step);
+	/* A neighbour may stop a child before it is locked down: it must not be what keeps
+	 * PID 1, a fresh init or the supervisor from seeing the keeper's end. */
+	close_(&syncfd);
+	close_(&lifefd[1]);
+	close_(&ctl);
+	if (g->own)
+		fresh_init(s);
+	else {
+		if (plan->nsflags & CLONE_NEWPID)
+			STEP(ST_ENTER, sys2(NR_setns, pidns, CLONE_NEWPID));
+		STEP(ST_SETNS, enter_user());
+	}
+	confine_self(s);
 	keep[0] = &sock; /* it holds that and the groups of the set, and nothing of the keeper's */
 	for (i32 i = 0; i < g->nprocs; i++)
 		keep[i + 1] = &g->procs[i];
 	for (i32 i = 0, at = 256; i <= g->nprocs; i++, at++) {
-		if ((r = sys3(NR_fcntl, *keep[i], F_DUPFD_CLOEXEC, at)) < 0)
-			die(ST_CLOSE);
+		STEP(ST_CLOSE, r = sys3(NR_fcntl, *keep[i], F_DUPFD_CLOEXEC, at));
 		at = *keep[i] = (i32)r;
 	}
 	for (i32 i = 0; i <= g->nprocs; i++) {
@@ -1199,23 +1185,23 @@ static void spawner(struct set *g, i32 sock)
 		low = *keep[i] + 1;
 	}
 	sys3(NR_close_range, low, ~0U, 0);
-	ctl = syncfd = lifefd[1] = -1;
 	while ((n = recv_(sock, msgbuf, &f, 0)) > 0 || n == -EINTR) {
 		u32 ix = m->h.seq;
 		if (n < 0)
 			continue;
 		if (ix >= MAXEXEC || parse(m, n, &f, &q, &mp) < 0)
-			die(ST_PROTOCOL);
+			exec_fail(s, ST_PROTOCOL, EPROTO);
+		if (g->own) {
+			slots[ix].pair = pair;
+			lockdown(&q, &slots[ix], g);
+		}
 		r = sys5(NR_clone, CLONE_PARENT | CLONE_PARENT_SETTID | SIGCHLD, 0, &slots[ix].pid, 0, 0);
 		if (r == 0)
-			run(&q, &slots[ix], g);
+			lockdown(&q, &slots[ix], g);
 		unmap(&mp);
 		close_all(&f);
-		if (r < 0) { /* the keeper sees the end of the spawner, and why */
-			slots[ix].err = (i32)-r;
-			slots[ix].step = ST_CLONE;
-			die(1);
-		}
+		if (r < 0) /* the keeper sees the end of the spawner, and why */
+			exec_fail(&slots[ix], ST_CLONE, r);
 	}
 	die(0);
 }
@@ -1225,17 +1211,24 @@ static void drop_spawner(struct set *g)
 	close_(&g->listfd);
 	g->spawner = 0;
 }
-static long start_spawner(struct set *g)
+/* own: what namespaces of their own executions get, EX_FRESH or EX_OWNPID. */
+static long start_spawner(struct set *g, i32 own)
 {
 	i32 sv[2];
 	long r;
 	drop_spawner(g);
-	if ((r = sys4(NR_openat, g->clonefd, "cgroup.procs", O_CLOEXEC, 0)) < 0)
-		return r;
-	g->listfd = (i32)r;
+	g->due = 0;
+	g->own = own;
+	pair++;
+	memset(&slots[MAXEXEC], 0, sizeof *slots);
+	if (!own && g->clonefd >= 0) {
+		if ((r = sys4(NR_openat, g->clonefd, "cgroup.procs", O_CLOEXEC, 0)) < 0)
+			return r;
+		g->listfd = (i32)r;
+	}
 	if ((r = sys4(NR_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv)) < 0)
 		return r;
-	r = fork_(0, g->clonefd, NULL);
+	r = fork_(own ? CLONE_NEWPID | CLONE_NEWNS | (own & EX_FRESH ? CLONE_NEWIPC : 0) : 0, g->clonefd, NULL);
 	if (r == 0) {
 		close_(&sv[0]);
 		spawner(g, sv[1]);
@@ -1249,32 +1242,34 @@ static long start_spawner(struct set *g)
 	g->spawner = (i32)r;
 	return 0;
 }
-/* Whether executions in this set come from a spawner: not where they get
- * namespaces of their own, which the spawner's filter forbids to make. */
-static i32 spawned(struct exec_msg *m, struct set *g)
+/* Ahead of the first request, and of each where namespaces serve one only; a failure
+ * is told then. */
+static void prepare(struct set *g)
 {
-	return g && g->clonefd >= 0 && g->eventsfd >= 0 && !(m->flags & (EX_FRESH | EX_OWNPID));
+	i32 own = plan->flags & SB_OWNPIDS ? plan->flags & SB_OWNIPC ? EX_FRESH : EX_OWNPID : 0;
+	if (confined && g->used && !g->spawner && (own || (g->clonefd >= 0 && g->eventsfd >= 0)))
+		start_spawner(g, own);
 }
 static void do_exec(struct exec_msg *m, long n, struct fds *f)
 {
 	struct req q;
 	struct maps mp;
 	struct exec *e = NULL;
-	struct set *g = NULL;
-	u64 flags = 0;
-	i32 ix, nf;
+	struct set *g = NULL, *sp;
+	i32 ix, nf, own;
 	long r = -EPROTO;
 
 	if (!confined) { /* nothing runs that is not locked down */
-		ending = 1;
-		fail(ctl, ST_PROTOCOL, EPROTO, 0, 0);
+		refuse(ST_PROTOCOL, EPROTO, 0);
 		return;
 	}
 	memset(&mp, 0, sizeof mp);
 	if (n < (long)sizeof *m || by_id(m->id) || ((m->flags & EX_SET) && (m->set >= MAXSETS || !sets[m->set].used)))
 		goto proto;
-	/* Born by the keeper itself it would be in the host's pid namespace. */
-	if ((plan->nsflags & CLONE_NEWPID) && !(m->flags & (EX_FRESH | EX_OWNPID)) && !spawned(m, m->flags & EX_SET ? &sets[m->set] : NULL))
+	own = (i32)m->flags & OWN;
+	sp = &sets[m->flags & EX_SET ? m->set : MAXSETS];
+	/* Its end must be the end of its tree. */
+	if (own == OWN || (!own && (plan->nsflags & CLONE_NEWPID) && (sp->clonefd < 0 || sp->eventsfd < 0)))
 		goto proto;
 	nf = !!(m->flags & EX_BLOB);
 	if ((r = parse(m, n, f, &q, &mp)) < 0 || f->n != (nf += 3 + q.nex) + (m->flags & EX_KEEP ? 3 : 0))
@@ -1295,25 +1290,21 @@ static void do_exec(struct exec_msg *m, long n, struct fds *f)
 	memcpy(e->name, m->name, IDLEN);
 	for (i32 i = 0; i < 3; i++)
 		e->keep[i] = -1;
-	if (m->flags & (EX_FRESH | EX_OWNPID))
-		flags = CLONE_NEWPID | CLONE_NEWNS | (m->flags & EX_FRESH ? CLONE_NEWIPC : 0);
 	if (g && g->oomfd >= 0) {
 		u64 v;
 		sys3(NR_read, g->oomfd, &v, 8); /* forget an event of the last user of the set */
 	}
 	e->started = now(CLOCK_MONOTONIC);
-	if (spawned(m, g)) {
-		r = g->spawner ? 0 : start_spawner(g);
-		m->h.seq = (u32)ix;
-		if (r >= 0)
-			r = send_(g->sock, m, (u32)n, M_EXEC, f->v, (u32)nf);
-		if (r == -EPIPE || r == -ECONNRESET) /* it ended meanwhile, with the group that was killed */
-			r = (r = start_spawner(g)) < 0 ? r : send_(g->sock, m, (u32)n, M_EXEC, f->v, (u32)nf);
-	} else {
-		r = fork_(flags, g ? g->clonefd : -1, NULL);
-		if (r == 0)
-			run(&q, &slots[ix], g);
-		e->pid = (i32)r;
+	m->h.seq = (u32)ix;
+	r = -EPIPE;
+	if (sp->spawner && sp->own == own)
+		r = send_(sp->sock, m, (u32)n, M_EXEC, f->v, (u32)nf);
+	if (r == -EPIPE || r == -ECONNRESET) /* there was none, or it ended with the group that was killed */
+		r = (r = start_spawner(sp, own)) < 0 ? r : send_(sp->sock, m, (u32)n, M_EXEC, f->v, (u32)nf);
+	begun++;
+	if (r >= 0 && own) { /* used up */
+		e->pid = sp->spawner;
+		drop_spawner(sp);
 	}
 	if (r < 0) {
 		fail(ctl, ST_CLONE, r, m->id, 0);
@@ -1348,29 +1339,19 @@ static void drop_set(struct set *g)
 	for (i32 i = 0; i < g->nprocs; i++)
 		close_(&g->procs[i]);
 	drop_spawner(g);
-	g->used = 0;
+	g->used = g->due = 0;
 }
 static void do_set(struct set_msg *m, long n, struct fds *f)
 {
 	struct set *g;
-	i32 k = 0, want;
-	if (n != (long)sizeof *m || m->index >= MAXSETS || m->nprocs > MAXPROCS) {
-		fail(ctl, ST_PROTOCOL, EPROTO, 0, 0);
-		ending = 1;
+	i32 k = 0, bad = n != (long)sizeof *m || m->index >= MAXSETS || m->nprocs > MAXPROCS ||
+		f->n != (i32)m->nprocs + !!(m->flags & SET_CLONE) + 2 * !!(m->flags & SET_KILL) + !!(m->flags & SET_OOM);
+	for (i32 i = 0; i < nexecs && !bad; i++) /* it would be killed and counted by another's group */
+		bad = execs[i].set == (i32)m->index && (execs[i].state == X_RUNNING || execs[i].state == X_REAPING);
+	if (bad) {
+		refuse(ST_PROTOCOL, EPROTO, M_SET);
 		return;
 	}
-	want = (i32)m->nprocs + !!(m->flags & SET_CLONE) + 2 * !!(m->flags & SET_KILL) + !!(m->flags & SET_OOM);
-	if (f->n != want) {
-		fail(ctl, ST_PROTOCOL, EPROTO, 0, 1);
-		ending = 1;
-		return;
-	}
-	for (i32 i = 0; i < nexecs; i++)
-		if (execs[i].set == (i32)m->index && (execs[i].state == X_RUNNING || execs[i].state == X_REAPING)) {
-			fail(ctl, ST_PROTOCOL, EPROTO, 0, 2);
-			ending = 1; /* it would be killed and counted by another's group */
-			return;
-		}
 	g = &sets[m->index];
 	drop_set(g);
 	g->clonefd = m->flags & SET_CLONE ? take(f, k++) : -1;
@@ -1380,20 +1361,18 @@ static void do_set(struct set_msg *m, long n, struct fds *f)
 	g->nprocs = (i32)m->nprocs;
 	for (i32 i = 0; i < g->nprocs; i++)
 		g->procs[i] = take(f, k++);
-	g->spawner = 0;
-	g->sock = g->listfd = -1;
+	g->once = !!(m->flags & SET_ONCE);
 	g->used = 1;
 	if (g->oomfd >= 0)
 		watch(g->oomfd, EPOLLIN, 0x200000000ULL | m->index, EPOLL_CTL_ADD);
-	if (confined && g->clonefd >= 0 && g->eventsfd >= 0 && !(plan->flags & SB_OWNPIDS))
-		start_spawner(g); /* ahead of the first request; a failure is told then */
+	prepare(g);
 }
 static void do_signal(struct task_msg *m)
 {
 	struct exec *e = by_id(m->id);
 	if (!e || e->state != X_RUNNING || m->sig < 1 || m->sig > 64)
 		return;
-	if (e->exflags & (EX_FRESH | EX_OWNPID)) {
+	if (e->exflags & OWN) {
 		struct { i32 signo, err, code, pad; i32 pid; u32 uid; u64 value; u8 rest[96]; } si;
 		memset(&si, 0, sizeof si);
 		si.signo = m->sig;
@@ -1407,6 +1386,8 @@ static void do_signal(struct task_msg *m)
 	}
 	if (pid_of(e) > 0)
 		sys2(NR_kill, pid_of(e), m->sig);
+	else
+		e->early |= 1ULL << (m->sig - 1); /* timers() sends it */
 }
 static void hello(u32 seq)
 {
@@ -1415,6 +1396,8 @@ static void hello(u32 seq)
 	s.ntasks = 0;
 	s.h.seq = helloseq = seq;
 	greeted = 1;
+	for (i32 i = 0; i < MAXSETS; i++)
+		sets[i].once = 1; /* this supervisor replaces what another one knew */
 	for (i32 i = 0; i < nexecs; i++)
 		if (execs[i].state != X_FREE) {
 			execs[i].exflags |= X_ASKED; /* flush() sends as many as the socket takes */
@@ -1432,7 +1415,7 @@ static void end(void)
 	for (i32 i = 0; i < nexecs; i++)
 		if (execs[i].state == X_RUNNING || execs[i].state == X_REAPING)
 			kill_tree(&execs[i]);
-	for (i32 i = 0; i < MAXSETS; i++)
+	for (i32 i = 0; i <= MAXSETS; i++)
 		if (sets[i].used && sets[i].spawner)
 			sys2(NR_kill, sets[i].spawner, SIGKILL);
 	if (initpid > 0)
@@ -1456,10 +1439,11 @@ static void do_message(long n, struct fds *f)
 	switch (h->type) {
 	case M_CONFINE: {
 		struct confine_msg *m = (struct confine_msg *)msgbuf;
-		if (confined || n < (long)sizeof *m || m->filterlen > sizeof filter || m->filterlen % 8 || (long)(sizeof *m + m->filterlen) != n ||
+		struct rlim *rl = (struct rlim *)((u8 *)(m + 1) + m->filterlen);
+		if (confined || n < (long)sizeof *m || m->filterlen > sizeof filter || m->filterlen % 8 || (long)(sizeof *m + m->filterlen) > n ||
+		    (n - (long)(sizeof *m + m->filterlen)) % (long)sizeof *rl ||
 		    ((m->lock & LOCK_LANDLOCK) != 0) != (f->n == 1) || ((m->lock & LOCK_SECCOMP) != 0) != (m->filterlen != 0)) {
-			fail(ctl, ST_PROTOCOL, EPROTO, 0, M_CONFINE);
-			ending = 1;
+			refuse(ST_PROTOCOL, EPROTO, M_CONFINE);
 			return;
 		}
 		lockflags = m->lock;
@@ -1469,11 +1453,18 @@ static void do_message(long n, struct fds *f)
 			close_(&landlockfd);
 			landlockfd = take(f, 0);
 		}
-		if (m->core != ~0ULL) {
-			struct rlimit64 l = {m->core, m->core};
-			sys4(NR_prlimit64, 0, 4 /* RLIMIT_CORE: the filter lets nobody set it later */, &l, NULL);
+		/* Inherited by every execution. RLIMIT_CORE is among them: the filter lets nobody set it later. */
+		for (; (u8 *)rl < msgbuf + n; rl++) {
+			struct rlimit64 l = {rl->cur, rl->max};
+			long r = sys4(NR_prlimit64, 0, rl->which, &l, NULL);
+			if (r < 0) {
+				refuse(ST_RLIMIT, r, rl->which);
+				return;
+			}
 		}
 		confined = 1;
+		if ((plan->flags & SB_OWNPIDS) && !(plan->flags & (SB_CGROUP | SB_PROCS_MASK)))
+			prepare(&sets[MAXSETS]);
 		return;
 	}
 	case M_SET:
@@ -1523,25 +1514,21 @@ static void do_message(long n, struct fds *f)
 		ending = 1;
 		return;
 	}
-	fail(ctl, ST_PROTOCOL, EPROTO, 0, h->type);
-	ending = 1;
+	refuse(ST_PROTOCOL, EPROTO, h->type);
 }
 /* A spawner ends when its group is killed, or when it could not do its work; then
  * an execution that it was asked for does not exist. */
-static void spawner_ended(i32 set, i32 st)
+static void spawner_ended(i32 set)
 {
 	drop_spawner(&sets[set]);
 	for (i32 i = 0; i < nexecs; i++) {
 		struct exec *e = &execs[i];
-		if (e->state != X_RUNNING || e->set != set || pid_of(e))
+		if (e->state != X_RUNNING || e->set != (set == MAXSETS ? -1 : set) || pid_of(e))
 			continue;
-		struct slot *s = &slots[i];
 		if (e->flags & EXF_BURNED)
 			e->status = SIGKILL; /* it was to be killed before it was born */
-		else if (!s->step) {
-			s->step = st & 0x7f ? ST_CLONE : st >> 8 & 0xff;
-			s->err = st & 0x7f ? EAGAIN : EPERM;
-		}
+		else if (!slots[i].step)
+			unborn(&slots[i]);
 		e->exited = now(CLOCK_MONOTONIC);
 		done(e);
 	}
@@ -1561,9 +1548,9 @@ static void reap(void)
 			ending = 1;
 			continue;
 		}
-		for (i32 i = 0; i < MAXSETS; i++)
+		for (i32 i = 0; i <= MAXSETS; i++)
 			if (sets[i].used && sets[i].spawner == pid)
-				spawner_ended(i, st);
+				spawner_ended(i);
 		for (i32 i = 0; i < nexecs; i++)
 			if (execs[i].state == X_RUNNING && pid_of(&execs[i]) == pid) {
 				main_exited(&execs[i], st, &ru);
@@ -1578,6 +1565,14 @@ static i32 timers(void)
 	u64 t = now(CLOCK_MONOTONIC), best = ~0ULL, left;
 	for (i32 i = 0; i < nexecs; i++) {
 		struct exec *e = &execs[i];
+		if (e->state == X_RUNNING && e->early) {
+			best = 1;
+			for (i32 k = 1; k <= 64 && pid_of(e) > 0; k++)
+				if (e->early >> (k - 1) & 1)
+					sys2(NR_kill, e->pid, k);
+			if (e->pid > 0)
+				e->early = 0;
+		}
 		if (e->state == X_RUNNING && e->deadline) {
 			if (t >= e->deadline) {
 				e->flags |= EXF_TIMEOUT;
@@ -1639,6 +1634,10 @@ static void loop(void)
 		if (ending)
 			end();
 		flush();
+		for (i32 i = 0; i <= MAXSETS && due; i++)
+			if (sets[i].due)
+				prepare(&sets[i]);
+		due = 0;
 		long n = sys6(NR_epoll_pwait, epfd, L(ev), 16, unreaped ? 0 : ms, 0, 8);
 		if (unreaped)
 			reap();
@@ -1693,20 +1692,15 @@ static void loop(void)
 }
 static long write_map(const char *name, i32 pid, const char *text)
 {
-	char path[64], *p = scat(path, "/proc/");
-	p = utoa(p, (u64)pid);
-	scat(p, name);
+	char path[64];
+	scat(utoa(scat(path, "/proc/"), (u64)pid), name);
 	return write_file(path, text, slen(text));
 }
 static long open_ns(const char *name, i32 *fd)
 {
-	char path[64], *p = scat(path, "/proc/");
-	long r;
-	p = utoa(p, (u64)initpid);
-	scat(p, name);
-	r = sys4(NR_openat, AT_FDCWD, path, O_CLOEXEC, 0);
-	*fd = (i32)r;
-	return r;
+	char path[64];
+	scat(utoa(scat(path, "/proc/"), (u64)initpid), name);
+	return *fd = (i32)sys4(NR_openat, AT_FDCWD, path, O_CLOEXEC, 0);
 }
 static long raise_caps(void)
 {
@@ -1880,6 +1874,9 @@ static void keeper(long n, struct fds *f)
 	for (i32 i = 0; i < 256; i++)
 		close_(&templatefd[i]);
 
+	for (i32 i = 0; i <= MAXSETS; i++)
+		sets[i].sock = sets[i].listfd = sets[i].clonefd = sets[i].killfd = sets[i].eventsfd = sets[i].oomfd = -1;
+	sets[MAXSETS].used = 1;
 	step = ST_EPOLL;
 	if ((r = sys2(NR_pipe2, lifefd, O_CLOEXEC)) < 0)
 		goto bad;

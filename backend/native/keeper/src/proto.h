@@ -67,7 +67,8 @@ struct op { u16 kind, mode; u32 attr, alen, blen; u64 dev, ino; u32 flags, idmap
 #define SB_NODEVPTS 16
 #define SB_LO 32       /* bring the loopback interface up */
 #define SB_ROOTLESS 64
-#define SB_OWNPIDS 128 /* executions get pid namespaces of their own: the keeper stays in the host's */
+#define SB_OWNPIDS 128 /* executions get pid and mount namespaces of their own */
+#define SB_OWNIPC 0x1000 /* and ipc namespaces */
 struct sandbox_msg {
 	struct hdr h;
 	u32 flags, template, nsflags, nmounts;
@@ -86,11 +87,12 @@ struct sandbox_msg {
 #define LOCK_LANDLOCK 16
 #define LOCK_SECCOMP 32
 #define LOCK_KEEPCAPS 64 /* the caps layer is off: keep every capability of the user namespace */
-struct confine_msg { struct hdr h; u32 lock, filterlen; u64 core; }; /* core: RLIMIT_CORE, or ~0 */
+struct confine_msg { struct hdr h; u32 lock, filterlen; }; /* then the filter, and limits for all executions: struct rlim[] */
 
 #define SET_CLONE 1
 #define SET_KILL 2  /* cgroup.kill and cgroup.events */
 #define SET_OOM 4
+#define SET_ONCE 8  /* the leaf is replaced after each execution: nothing is made ahead of the next */
 struct set_msg { struct hdr h; u32 index, flags, nprocs, pad; };
 
 #define EX_TTY 1
@@ -121,7 +123,6 @@ struct ready_msg { struct hdr h; i32 keeper, init; u64 ns[8]; u32 ntasks, pad; }
 #define EXF_OOM 4     /* the OOM event fired */
 #define EXF_STUCK 8   /* members were left after the kill */
 #define EXF_RUNNING 16
-#define EXF_FRESH 32
 struct exited_msg {
 	struct hdr h;
 	u64 id, started, exited, reaped; /* CLOCK_MONOTONIC ns */

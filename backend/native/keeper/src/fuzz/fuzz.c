@@ -121,7 +121,7 @@ static void account(void)
 		n += held(templatefd[i]);
 	for (i32 i = 0; i < tops.n; i++)
 		n += held(tops.v[i]);
-	for (i32 i = 0; i < MAXSETS; i++)
+	for (i32 i = 0; i <= MAXSETS; i++)
 		if (sets[i].used) {
 			n += held(sets[i].clonefd) + held(sets[i].killfd) + held(sets[i].eventsfd) + held(sets[i].oomfd) + held(sets[i].sock) + held(sets[i].listfd);
 			for (i32 k = 0; k < sets[i].nprocs; k++)
@@ -192,7 +192,7 @@ static void make(u32 type)
 		break;
 	case M_SANDBOX: {
 		u32 persist = one_in(3), cg = one_in(2), procs = pick(4), rw = one_in(2), mounts = pick(3), maps = mounts ? pick(2) : 0;
-		u32 flags = persist * SB_PERSIST | cg * SB_CGROUP | procs << SB_PROCS_SHIFT | rw * SB_RWFD | (draw() & (SB_HOSTPROC | SB_NODEVPTS | SB_LO | SB_ROOTLESS | SB_OWNPIDS));
+		u32 flags = persist * SB_PERSIST | cg * SB_CGROUP | procs << SB_PROCS_SHIFT | rw * SB_RWFD | (draw() & (SB_HOSTPROC | SB_NODEVPTS | SB_LO | SB_ROOTLESS | SB_OWNPIDS | SB_OWNIPC));
 		u32 masks = pick(3), dirs = pick(3);
 		nfds = 1 + persist + cg + procs + rw + maps;
 		put32(flags), put32(one_in(10) ? pick(8) : 0), put32(draw() * 0x10001u & NSFLAGS), put32(mounts), put64(one_in(4) ? 1000000 : 0);
@@ -209,30 +209,32 @@ static void make(u32 type)
 	}
 	case M_CONFINE: {
 		u32 lock = draw() & 127, n = lock & LOCK_SECCOMP ? 8 * (1 + pick(20)) : 0;
-		put32(lock), put32(n), put64(one_in(2) ? ~0ULL : 1);
+		put32(lock), put32(n);
 		for (u32 i = 0; i < n; i++)
 			put("x", 1);
+		for (u32 i = pick(3); i > 0; i--)
+			put32(4), put32(0), put64(1), put64(1);
 		nfds = !!(lock & LOCK_LANDLOCK);
 		break;
 	}
 	case M_SET: {
-		u32 flags = draw() & 7, procs = pick(MAXPROCS + 1);
+		u32 flags = draw() & 15, procs = pick(MAXPROCS + 1);
 		put32(pick(24)), put32(flags), put32(procs), put32(0);
 		nfds = procs + !!(flags & SET_CLONE) + 2 * !!(flags & SET_KILL) + !!(flags & SET_OOM);
 		break;
 	}
 	case M_EXEC: {
 		static char big[9000];
-		u32 flags = draw() & 63, limits = pick(3), paths = 1 + pick(3), args = 1 + pick(one_in(50) ? 9000 : 4), env = pick(3), blob = 2 + 2 * (paths + args + env);
+		u32 flags = draw() & 63, extra = one_in(4) ? pick(9) : 0, limits = pick(3), paths = 1 + pick(3), args = 1 + pick(one_in(50) ? 9000 : 4), env = pick(3), blob = 2 + 2 * (paths + args + env);
 		put64(pick(400)), put64(one_in(4) ? ~0ULL - pick(3) : one_in(2) ? 5000 : 0);
-		put32(flags), put32(pick(24)), put32(1000), put32(1000);
+		put32(flags | extra << EX_EXTRA), put32(pick(24)), put32(1000), put32(1000);
 		put32(limits), put32(paths), put32(args), put32(env), put32(blob), put32(022);
 		put(big, IDLEN);
 		for (u32 i = 0; i < limits; i++)
 			put32(7), put32(0), put64(1), put64(2);
 		for (u32 i = 0; i < blob && !(flags & EX_BLOB); i += 2)
 			put("s", 2);
-		nfds = 3 + !!(flags & EX_BLOB) + (flags & EX_KEEP ? 3 : 0);
+		nfds = 3 + extra + !!(flags & EX_BLOB) + (flags & EX_KEEP ? 3 : 0);
 		break;
 	}
 	case M_KILL:
@@ -285,7 +287,7 @@ static long deliver(long fd, struct msghdr *m)
 {
 	static const u8 nursery_types[] = {M_INIT, M_TEMPLATE, M_TEMPLATE, M_FORGET, M_TOPS, M_SANDBOX, M_SANDBOX, M_SANDBOX};
 	static const u8 keeper_types[] = {M_CONFINE, M_SET, M_SET, M_SET, M_EXEC, M_EXEC, M_EXEC, M_EXEC, M_EXEC, M_EXEC, M_KILL, M_SIGNAL, M_RELEASE, M_EXPIRE, M_HELLO, M_SOCKET};
-	i32 spawner_ = preset;
+	i32 spawner_ = child;
 	__asan_unpoison_memory_region(msgbuf, MAXMSG);
 	out = m->iov->base;
 	m->controllen = 0;
@@ -582,7 +584,7 @@ static void one(void)
 	calm = (i32)pick(4);
 	nopen = messages = calls = child = inkeeper = exhausted = 0;
 	lastpid = 1;
-	nexecs = preset = initpid = ending = wantout = rootless = served = inited = confined = greeted = 0;
+	nexecs = pair = due = begun = initpid = ending = wantout = rootless = served = inited = confined = greeted = 0;
 	filterlen = lockflags = helloseq = 0;
 	ctl = lstn = epfd = sigfd = initfd = rootfd = landlockfd = syncfd = userns = cgroupns = pidns = lifefd[0] = lifefd[1] = sparenet = -1;
 	plan = NULL;
