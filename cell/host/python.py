@@ -714,9 +714,10 @@ class Kernel:
     def undumpable(self):
         self.check(self.prctl(4, self.c.c_ulong(0), 0, 0, 0), "prctl PR_SET_DUMPABLE")
 
-    def domain(self, private):
-        """An own Landlock domain: no signal and no abstract socket leaves it, nobody
-        outside is traced, and with private files, those of the others are out of reach."""
+    def ruleset(self, private):
+        """Makes the rules of a cell's own Landlock domain: no signal and no abstract socket
+        leaves it, nobody outside is traced, and with private files, those of the
+        others are out of reach."""
         c = self.c
         if self.abi < 6:
             raise OSError(38, "Landlock with scopes (Linux 6.12) is not here: ABI %d" % self.abi)
@@ -738,22 +739,24 @@ class Kernel:
             finally:
                 os.close(at)
 
-        if private:
-            hidden = private["hide"]
-            for name in os.listdir("/"):
-                path = "/" + name
-                if name != "dev" and not os.path.islink(path) and not any((h + "/").startswith(path + "/") for h in hidden):
-                    grant(path, READ_EXEC)
-            for path in private["read"]:
-                grant(path, READ_EXEC)
-            for name in ("null", "zero", "full", "random", "urandom", "tty", "pts", "ptmx", "fd"):
-                if not os.path.islink("/dev/" + name):
-                    grant("/dev/" + name, 1 << 1 | 1 << 2 | 1 << 3 | 1 << 14 | 1 << 15)
-            grant(private["dir"], every)
-        else:
+        if not private:
             grant("/", handled)
-        self.check(self.syscall(LANDLOCK_RESTRICT, c.c_int(fd), c.c_uint(0)), "landlock_restrict_self")
-        os.close(fd)
+            return fd
+        hidden = private["hide"]
+        for name in os.listdir("/"):
+            path = "/" + name
+            if name != "dev" and not os.path.islink(path) and not any((h + "/").startswith(path + "/") for h in hidden):
+                grant(path, READ_EXEC)
+        for path in private["read"]:
+            grant(path, READ_EXEC)
+        for name in ("null", "zero", "full", "random", "urandom", "tty", "pts"):
+            grant("/dev/" + name, 1 << 1 | 1 << 2 | 1 << 3 | 1 << 14 | 1 << 15)
+        grant(private["dir"], every)
+        return fd
+
+    def restrict(self, fd):
+        """Makes a new domain of these rules and puts this process into it."""
+        self.check(self.syscall(LANDLOCK_RESTRICT, self.c.c_int(fd), self.c.c_uint(0)), "landlock_restrict_self")
 
     def no_ipc(self):
         """Refuses System V objects and POSIX queues, which all cells of a sandbox share."""
@@ -775,14 +778,16 @@ class Kernel:
         self.check(self.prctl(22, self.c.c_ulong(2), self.c.byref(p), 0, 0), "prctl PR_SET_SECCOMP")
 
 
-def confine(kernel, private):
+def confine(kernel, private, shared=-1):
+    """Parts this process from its siblings; shared are the rules of one without files of
+    its own."""
     if private:
         os.makedirs(private["dir"] + "/tmp", 0o700, exist_ok=True)
         os.environ.update(HOME=private["dir"], TMPDIR=private["dir"] + "/tmp")
         if "tempfile" in sys.modules:
             sys.modules["tempfile"].tempdir = None
     kernel.undumpable()
-    kernel.domain(private)
+    kernel.restrict(kernel.ruleset(private) if private or shared < 0 else shared)
     if private:
         kernel.no_ipc()
 
@@ -800,6 +805,7 @@ def process(cfg):
     if cfg.get("confine"):
         try:
             confine(Kernel(), cfg.get("private"))
+            os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         except (OSError, ImportError) as e:
             os.write(2, ("confine: %s\n" % e).encode())
             os._exit(72)
@@ -819,9 +825,8 @@ def zygote(cfg):
 
     try:
         kernel = Kernel()
-        if kernel.abi < 6:
-            raise OSError("an own Landlock domain for each cell needs Linux 6.12; this kernel has ABI %d" % kernel.abi)
         kernel.undumpable()
+        shared = kernel.ruleset(None)
     except (OSError, ImportError) as e:
         say(t="failed", message=str(e))
         os._exit(72)
@@ -857,21 +862,21 @@ def zygote(cfg):
             say(t="failed", id=f["id"], message="fork: %s" % e)
             pid = -1
         if pid == 0:
-            child(kernel, fds, f)
+            child(kernel, fds, f, shared)
         for fd in fds:
             os.close(fd)
 
 
-def child(kernel, fds, f):
+def child(kernel, fds, f, shared):
     """Turns a fork into a cell. No user code has run in it yet."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         outputs(fds[1], fds[2])
         os.dup2(fds[0], 3)
+        confine(kernel, f.get("private"), shared)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         reseed()
-        confine(kernel, f.get("private"))
     except BaseException as e:
         os.write(2, ("confine: %s\n" % e).encode())
         os._exit(72)
@@ -882,9 +887,8 @@ def child(kernel, fds, f):
 
 
 def reseed():
-    """Gives a fork randomness and clocks of its own."""
-    mods = sys.modules
-    mods["random"].seed()
+    """Gives a fork randomness and clocks of its own, where libraries do not by themselves."""
+    mods = sys.modules  # random sees to itself (bpo-16500)
     for name in ("numpy.random", "torch"):
         m = mods.get(name)
         if m is not None:
