@@ -392,7 +392,12 @@ func (c *Cell) Reset(ctx context.Context) error {
 
 // begin takes an interpreter and makes it this cell's.
 func (c *Cell) begin(ctx context.Context) (*session, error) {
-	g, err := c.worker.take(ctx)
+	w := c.worker
+	if err := w.enter(); err != nil {
+		return nil, err
+	}
+	defer w.busy.Done()
+	g, err := w.take(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -400,6 +405,12 @@ func (c *Cell) begin(ctx context.Context) (*session, error) {
 	c.mu.Lock()
 	c.s = s
 	c.mu.Unlock()
+	w.mu.Lock()
+	over := w.usable()
+	w.mu.Unlock()
+	if over != nil {
+		s.fail(over) // whoever ended the worker may not have seen this session
+	}
 	go func() {
 		<-s.gone
 		if !s.replaced.Load() {

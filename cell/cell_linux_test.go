@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -366,5 +367,64 @@ func TestRichLibraries(t *testing.T) {
 	}
 	if got := eval(t, c, "import numpy as np\nfloat(np.random.random())"); got == other {
 		t.Errorf("two forks have the random number %s", got)
+	}
+}
+
+// TestNothingLeft: cells that came and went leave neither descriptors nor goroutines nor
+// processes, however they ended.
+func TestNothingLeft(t *testing.T) {
+	sb := sandbox(t, belljar.Spec{})
+	has(t, sb, "python3")
+	count := func() (fds, routines int) {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries), runtime.NumGoroutine()
+	}
+	round := func(n int) {
+		for _, engine := range []cell.Engine{cell.Zygote, cell.Process} {
+			w, err := cell.NewWorker(within(t), sb, cell.Spec{Engine: engine}, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range n {
+				c, err := w.Open(within(t), cell.Spec{Limits: cell.Limits{Timeout: 100 * time.Millisecond}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				source := []string{"1", "while True: pass", "import os; os._exit(1)", "import os; os.write(3, b'x')", "raise KeyError"}[i%5]
+				_, _ = c.Exec(within(t), source) // how it ends is tested elsewhere
+				if i%2 == 0 {
+					if err := c.Close(within(t)); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if err := w.Close(within(t)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	round(1) // what is made once
+	fds, routines := count()
+	round(10)
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		f, r := count()
+		// Control groups that are kept for the next hold some descriptors each.
+		if f <= fds+60 && r <= routines+1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Errorf("%d descriptors and %d goroutines, %d and %d before", f, r, fds, routines)
+			break
+		}
+	}
+	if n := len(sb.Executions()); n != 0 {
+		t.Errorf("%d executions are left", n)
+	}
+	res, err := sb.Shell("for p in /proc/[0-9]*; do echo; done").Run(within(t))
+	if err != nil || strings.Count(string(res.Stdout), "\n") > 2 {
+		t.Errorf("processes are left: %q, %v", res.Stdout, err)
 	}
 }

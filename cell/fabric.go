@@ -250,7 +250,7 @@ func (f *Fabric) admit(ctx context.Context, key poolKey, tenant string, t Templa
 			victim = f.evict()
 		}
 		if room || victim != nil {
-			f.making++
+			f.reserve()
 			f.mu.Unlock()
 			if victim != nil {
 				f.unmake(victim)
@@ -322,23 +322,29 @@ func (f *Fabric) retire(p *place) {
 	}
 }
 
+// reserve holds a slot for a worker that hire is about to make; f.mu is held.
+func (f *Fabric) reserve() {
+	f.making++
+	f.work.Add(1)
+}
+
 // hire makes a worker with a place taken, whose slot f.making holds.
 func (f *Fabric) hire(ctx context.Context, key poolKey, tenant string, t Template, load int) (*place, error) {
-	f.work.Add(1)
 	defer f.work.Done()
 	p := &place{key: key, tenant: tenant, t: t, since: time.Now()}
 	err := f.furnish(ctx, p)
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.making--
-	if err == nil && f.closed {
-		err = f.refused("open")
-		go f.unmake(p)
-	}
-	if err != nil {
+	if err != nil || f.closed {
 		f.next()
+		f.mu.Unlock()
+		if err == nil {
+			err = f.refused("open")
+			f.unmake(p)
+		}
 		return nil, err
 	}
+	defer f.mu.Unlock()
 	f.workers = append(f.workers, p)
 	for range load {
 		f.occupy(p)
@@ -474,7 +480,7 @@ func (f *Fabric) refill(key poolKey, tenant string, t Template) {
 			f.mu.Unlock()
 			return
 		}
-		f.making++
+		f.reserve()
 		f.mu.Unlock()
 		if _, err := f.hire(f.ctx, key, tenant, t, 0); err != nil {
 			return // whoever asks next gets the error
@@ -512,7 +518,7 @@ func (f *Fabric) Prewarm(ctx context.Context, tenant, template string, n int) er
 			f.mu.Unlock()
 			return &belljar.Error{Code: belljar.CodeQuotaExceeded, Op: "fabric prewarm", Message: "there are as many workers as there may be", Limit: fmt.Sprintf("%d workers", f.cfg.MaxWorkers), Recoverable: true}
 		}
-		f.making++
+		f.reserve()
 		f.mu.Unlock()
 		if _, err := f.hire(ctx, key, tenant, t, 0); err != nil {
 			return err

@@ -31,7 +31,7 @@ type guest struct {
 }
 
 // greet waits for the first frame, and holds the process that sent it.
-func (g *guest) greet(ctx context.Context) error {
+func (g *guest) greet(ctx context.Context) (err error) {
 	if g.cmd != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, startTimeout)
@@ -49,8 +49,8 @@ func (g *guest) greet(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = g.ctl.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
-		if stop() {
-			_ = g.ctl.SetReadDeadline(time.Time{})
+		if !stop() && err == nil {
+			err = &belljar.Error{Code: belljar.CodeCancelled, Op: "cell open", Message: ctx.Err().Error(), Err: ctx.Err(), Recoverable: true}
 		}
 	}()
 	b, pidfd, err := identify(g.ctl)

@@ -419,11 +419,7 @@ func (s *session) send(ctx context.Context, name string, msg any) error {
 	if cap(b) <= 64<<10 {
 		s.wbuf = b
 	}
-	stop := context.AfterFunc(ctx, func() { _ = s.g.ctl.SetWriteDeadline(time.Unix(1, 0)) })
-	n, err := s.g.ctl.Write(b)
-	if !stop() {
-		_ = s.g.ctl.SetWriteDeadline(time.Time{})
-	}
+	n, err := writeUntil(ctx, s.g.ctl, b)
 	if err == nil {
 		return nil
 	}
@@ -442,6 +438,28 @@ func (s *session) send(ctx context.Context, name string, msg any) error {
 		s.fail(&belljar.Error{Code: belljar.CodeInternal, Op: "cell " + name, Message: err.Error(), Err: err})
 	}
 	return s.cause()
+}
+
+// writeUntil writes until ctx ends. The end of a context may be told late; it must not
+// reach the next write.
+func writeUntil(ctx context.Context, f *os.File, b []byte) (int, error) {
+	var mu sync.Mutex
+	over := false
+	stop := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			_ = f.SetWriteDeadline(time.Unix(1, 0))
+		}
+	})
+	n, err := f.Write(b)
+	if !stop() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		_ = f.SetWriteDeadline(time.Time{})
+	}
+	return n, err
 }
 
 // open hands the interpreter over to its cell.

@@ -341,28 +341,7 @@ func (w *Worker) fill() {
 		case <-w.dead:
 			return
 		}
-		for {
-			w.mu.Lock()
-			enough := w.usable() != nil || len(w.spares) >= w.wanted
-			w.mu.Unlock()
-			if enough {
-				break
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-			g, err := w.make(ctx)
-			cancel()
-			if err != nil {
-				break // whoever asks for a cell makes one, and gets the error
-			}
-			w.mu.Lock()
-			over := w.usable() != nil
-			if !over {
-				w.spares = append(w.spares, g)
-			}
-			w.mu.Unlock()
-			if over {
-				_ = g.discard() // the worker's end says what is left
-			}
+		for w.addSpare() {
 		}
 		w.mu.Lock()
 		over := w.closed
@@ -371,6 +350,36 @@ func (w *Worker) fill() {
 			return
 		}
 	}
+}
+
+// addSpare makes a spare if there are too few, and reports whether it did.
+func (w *Worker) addSpare() bool {
+	if w.enter() != nil {
+		return false
+	}
+	defer w.busy.Done()
+	w.mu.Lock()
+	enough := len(w.spares) >= w.wanted
+	w.mu.Unlock()
+	if enough {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	g, err := w.make(ctx)
+	if err != nil {
+		return false // whoever asks for a cell makes one, and gets the error
+	}
+	w.mu.Lock()
+	over := w.usable() != nil
+	if !over {
+		w.spares = append(w.spares, g)
+	}
+	w.mu.Unlock()
+	if over {
+		_ = g.discard() // the worker's end says what is left
+	}
+	return !over
 }
 
 // take returns an interpreter that no user code has run in.
@@ -400,15 +409,22 @@ func (w *Worker) take(ctx context.Context) (*guest, error) {
 	}
 }
 
+// enter begins something that Close waits for.
+func (w *Worker) enter() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.usable()
+	if err == nil {
+		w.busy.Add(1)
+	}
+	return err
+}
+
 // make starts an interpreter and gets hold of it.
 func (w *Worker) make(ctx context.Context) (_ *guest, err error) {
-	w.mu.Lock()
-	if err := w.usable(); err != nil {
-		w.mu.Unlock()
+	if err := w.enter(); err != nil {
 		return nil, err
 	}
-	w.busy.Add(1)
-	w.mu.Unlock()
 	defer w.busy.Done()
 	g := &guest{worker: w, n: w.next.Add(1)}
 	defer func() {
