@@ -250,25 +250,7 @@ func (in *instance) adopt(ctx context.Context, s *state) (_ []belljar.AdoptedTas
 		out = append(out, a)
 	}
 	// What no execution is in any more is free again.
-	in.resumeLimits()
 	return out, nil
-}
-
-// resumeLimits puts the plan's limits in force: a supervisor may have been killed
-// between a change of them and the record of it.
-func (in *instance) resumeLimits() {
-	if in.group == nil {
-		return
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	l, have := in.groupLimits(in.limits()), in.group.Limits()
-	if in.group.Kind() == cgroup.V2 {
-		l.Pids = max(l.Pids, have.Pids) // of ours there may be more in it than is known yet
-	}
-	if err := in.group.SetLimits(l); err != nil && in.b.cfg.Logger != nil {
-		in.b.cfg.Logger.Warn("limits of an adopted sandbox", "id", in.plan.ID, "err", err)
-	}
 }
 
 // savedTask is what has to be known of a running execution.

@@ -46,8 +46,6 @@ type instance struct {
 	noFile  uint64 // hard RLIMIT_NOFILE of this host
 	clock   clock
 
-	changed atomic.Pointer[belljar.Limits] // by SetLimits; in.limits()
-
 	nextID atomic.Uint64
 	ahead  sync.WaitGroup // sets being made ahead of their use
 	gone   chan struct{}  // closed when the keeper is gone
@@ -1049,8 +1047,12 @@ func (in *instance) allowOwn() error {
 	if in.group.Kind() != cgroup.V2 {
 		return nil
 	}
+	each := int64(1)
+	if in.fresh {
+		each = 2
+	}
 	l := in.group.Limits()
-	want := in.groupLimits(in.limits()).Pids
+	want := in.plan.Spec.Limits.Pids + 1 + each*int64(len(in.sets))
 	if want <= l.Pids {
 		return nil
 	}
@@ -1131,7 +1133,7 @@ func (in *instance) rlimits(l belljar.Limits) [][3]uint64 {
 	if in.group == nil {
 		// Counted per user namespace and user since Linux 5.14: the whole sandbox, its keeper,
 		// PID 1 and what waits for the next execution included.
-		n := uint64(in.limits().Pids + 4)
+		n := uint64(in.plan.Spec.Limits.Pids + 4)
 		out = append(out, [3]uint64{unix.RLIMIT_NPROC, n, n})
 	}
 	return out
@@ -1209,10 +1211,10 @@ func (in *instance) Start(ctx context.Context, p *belljar.Process, sio belljar.S
 	}
 	if in.group != nil {
 		own := cgroup.Limits{Memory: int64(p.Limits.Memory)}
-		if p.Limits.CPU != in.limits().CPU {
+		if p.Limits.CPU != in.plan.Spec.Limits.CPU {
 			own.CPU = p.Limits.CPU
 		}
-		if p.Limits.Pids != in.limits().Pids {
+		if p.Limits.Pids != in.plan.Spec.Limits.Pids {
 			own.Pids = p.Limits.Pids + in.ownPids()
 		}
 		s, ix, err := in.setFor(own)
@@ -1355,7 +1357,7 @@ func (in *instance) stock(id uint64) {
 	}
 	in.ahead.Go(func() {
 		// A failure is that of the execution that then has to make its own.
-		s, _, err := in.setFor(cgroup.Limits{Memory: int64(in.limits().Memory)})
+		s, _, err := in.setFor(cgroup.Limits{Memory: int64(in.plan.Spec.Limits.Memory)})
 		if err == nil {
 			_ = in.group.ReleaseSeen(s)
 		}
@@ -1368,7 +1370,7 @@ func (in *instance) stock(id uint64) {
 // keepable refuses limits that a command writes and nothing here would keep; those
 // of the spec were weighed when the sandbox was made.
 func (in *instance) keepable(l belljar.Limits) error {
-	base := in.limits()
+	base := in.plan.Spec.Limits
 	for _, f := range []struct {
 		name    string
 		layer   belljar.Layer

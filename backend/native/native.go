@@ -22,8 +22,6 @@ type Config struct {
 	// IDBase is the first host id of the ranges that sandboxes are mapped to when
 	// root runs them, 65 536 ids for each tenant; default 0x40000000.
 	IDBase uint32
-	// Once: few sandboxes will be made, so nothing of one is kept for the next.
-	Once bool
 	// Logger gets what nobody else is told; default: none.
 	Logger *slog.Logger
 }

@@ -302,11 +302,7 @@ func (b *Backend) cgroups() (*cgroup.Root, error) {
 	if b.cg != nil || b.cgErr != nil {
 		return b.cg, b.cgErr
 	}
-	idle := 0
-	if b.cfg.Once {
-		idle = -1
-	}
-	r, err := cgroup.Open(cgroup.Config{Parent: b.cfg.CgroupParent, Tag: b.cfg.Tag, Idle: idle})
+	r, err := cgroup.Open(cgroup.Config{Parent: b.cfg.CgroupParent, Tag: b.cfg.Tag})
 	if err != nil {
 		b.cgErr = err
 		return nil, err

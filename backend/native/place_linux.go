@@ -44,7 +44,7 @@ func (in *instance) Place(_ context.Context, pidfd *os.File, l belljar.Limits) (
 		return nil, &belljar.Error{Code: belljar.CodeNotFound, Op: "place", Message: "the process is not of this sandbox", Err: err, Recoverable: true}
 	}
 	own := cgroup.Limits{Memory: int64(l.Memory), Pids: l.Pids}
-	if l.CPU != in.limits().CPU {
+	if l.CPU != in.plan.Spec.Limits.CPU {
 		own.CPU = l.CPU
 	}
 	set, err := in.group.AcquireMoved(own)

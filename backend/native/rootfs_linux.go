@@ -157,27 +157,6 @@ func (t *tree) bind(target, source string, attr, flags uint32) error {
 	return nil
 }
 
-// host binds a file or directory of the host's own, which is trusted: the nursery
-// follows its links and looks what it is. That spares this process some hundred
-// look-ups. What is not there is left out, but for /usr.
-func (t *tree) host(p string, attr uint32) {
-	if t.parents(p) || t.has(p) {
-		return
-	}
-	flags := uint32(keeper.OpFollow | keeper.OpMake | keeper.OpOptional)
-	if p == "/usr" {
-		flags &^= keeper.OpOptional
-	}
-	t.ops = append(t.ops, keeper.Op{Kind: keeper.OpBind, A: strings.TrimPrefix(p, "/"), B: p, Attr: attr, Flags: flags})
-	t.made[strings.Trim(p, "/")] = true
-}
-
-// there reports whether the host has a path that may be a link.
-func there(p string) bool {
-	var st unix.Stat_t
-	return unix.Stat(p, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFDIR || st.Mode&unix.S_IFMT == unix.S_IFREG)
-}
-
 // target makes sure that something can be mounted at p: a directory of ours, or
 // one that the image has.
 func (t *tree) target(p, root string, isDir bool) error {
@@ -213,7 +192,7 @@ func (t *tree) skeleton(workDir string) {
 	t.dir("/dev/pts", 0o755)
 	for _, d := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
 		// Devices keep working through a bind without nodev.
-		t.host("/dev/"+d, keeper.AttrNoSuid|keeper.AttrNoExec)
+		_ = t.bind("/dev/"+d, "/dev/"+d, keeper.AttrNoSuid|keeper.AttrNoExec, 0)
 	}
 	t.link("/dev/ptmx", "pts/ptmx")
 	t.link("/dev/fd", "/proc/self/fd")
@@ -243,17 +222,26 @@ func (t *tree) builtEtc() {
 		sort.Strings(names)
 		for _, n := range names {
 			for _, g := range etcBinds {
-				if prefix, ok := strings.CutSuffix(g, "*"); (n == g || ok && strings.HasPrefix(n, prefix)) && there("/etc/"+n) {
-					t.host("/etc/"+n, roFlags)
+				if prefix, ok := strings.CutSuffix(g, "*"); n == g || ok && strings.HasPrefix(n, prefix) {
+					t.bindResolved("/etc/"+n, "/etc/"+n)
 				}
 			}
 		}
 	}
 	// The rest of /etc/ssl has private keys.
-	for _, p := range []string{"/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust", "/etc/localtime"} {
-		if there(p) {
-			t.host(p, roFlags)
-		}
+	t.bindResolved("/etc/ssl/certs", "/etc/ssl/certs")
+	t.bindResolved("/etc/ssl/openssl.cnf", "/etc/ssl/openssl.cnf")
+	t.bindResolved("/etc/pki/tls/certs", "/etc/pki/tls/certs")
+	t.bindResolved("/etc/pki/ca-trust", "/etc/pki/ca-trust")
+	t.bindResolved("/etc/localtime", "/etc/localtime")
+}
+
+// bindResolved binds what a host path leads to, if it is there at all.
+func (t *tree) bindResolved(target, source string) {
+	real, err := filepath.EvalSymlinks(source)
+	if err == nil {
+		// What vanished between the two look-ups is as good as absent.
+		_ = t.bind(target, real, roFlags, 0)
 	}
 }
 
@@ -295,10 +283,6 @@ func (t *tree) bindTop(root, name string, attr uint32) error {
 	}
 	if !st.IsDir() && !st.Mode().IsRegular() {
 		return nil // devices, sockets and FIFOs of an image are not shown
-	}
-	if root == "/" && attr == roFlags {
-		t.host("/"+name, attr)
-		return nil
 	}
 	return t.bind("/"+name, p, attr, 0)
 }

@@ -15,11 +15,6 @@ func newRuntime(ctx context.Context, cfg belljar.Config) (*belljar.Runtime, erro
 	return belljar.New(ctx, cfg, native.New(native.Config{Logger: cfg.Logger}))
 }
 
-// onceRuntime is newRuntime for a command that makes one sandbox.
-func onceRuntime(ctx context.Context) (*belljar.Runtime, error) {
-	return belljar.New(ctx, belljar.Config{}, native.New(native.Config{Once: true}))
-}
-
 // keeperHash is the SHA-256 of the keeper in this binary.
 func keeperHash() string {
 	sum := sha256.Sum256(keeper.ELF)

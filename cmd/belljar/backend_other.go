@@ -15,9 +15,5 @@ func newRuntime(context.Context, belljar.Config) (*belljar.Runtime, error) {
 	}
 }
 
-func onceRuntime(ctx context.Context) (*belljar.Runtime, error) {
-	return newRuntime(ctx, belljar.Config{})
-}
-
 // keeperHash is empty: there is no keeper for this platform.
 func keeperHash() string { return "" }

@@ -13,7 +13,7 @@ import (
 func runtimeOf(ctx context.Context, host string) (*belljar.Runtime, error) {
 	host = cmp.Or(host, os.Getenv("BELLJAR_HOST"))
 	if host == "" {
-		return onceRuntime(ctx)
+		return newRuntime(ctx, belljar.Config{})
 	}
 	b, err := daemon.New(daemon.Config{URL: host, Key: os.Getenv("BELLJAR_KEY")})
 	if err != nil {

@@ -61,8 +61,6 @@ const (
 
 	OpOptional = 1
 	OpNonRec   = 2
-	OpFollow   = 4
-	OpMake     = 8
 
 	SBPersist    = 1
 	SBCgroup     = 2

@@ -950,10 +950,6 @@ func (g *Group) remove() error {
 	g.closeAll()
 	var errs []error
 	for _, t := range g.r.trees {
-		// Most hierarchies have no group below the sandbox's.
-		if t != g.r.uni && t.rmdir(g.name) == nil {
-			continue
-		}
 		kids, err := g.children(t)
 		if errors.Is(err, unix.ENOENT) {
 			continue

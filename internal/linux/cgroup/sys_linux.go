@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"encoding/binary"
 	"errors"
 	"strings"
 	"time"
@@ -139,11 +138,7 @@ func getField(fd int, key string) (uint64, error) {
 
 var errFormat = errors.New("unexpected contents")
 
-// direntName is where the name begins in an entry of getdents64(2), after inode,
-// offset, length and type.
-const direntName = 8 + 8 + 2 + 1
-
-// subdirs lists the directories in a directory of a cgroup file system.
+// subdirs lists the directories in a directory.
 func subdirs(fd int) ([]string, error) {
 	// A descriptor of our own, because reading moves the offset.
 	d, err := openDir(fd, ".")
@@ -164,16 +159,12 @@ func subdirs(fd int) ([]string, error) {
 		if n <= 0 {
 			break
 		}
-		// The kernel's own file systems say what an entry is: no stat for each of some 50 files.
-		for b := buf[:n]; len(b) > direntName; {
-			size := int(binary.NativeEndian.Uint16(b[direntName-3:]))
-			if size <= direntName || size > len(b) {
-				return out, errFormat
-			}
-			if name := unix.ByteSliceToString(b[direntName:size]); b[direntName-1] == unix.DT_DIR && name != "." && name != ".." {
+		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+		for _, name := range names {
+			var st unix.Stat_t
+			if unix.Fstatat(d, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
 				out = append(out, name)
 			}
-			b = b[size:]
 		}
 	}
 	return out, nil

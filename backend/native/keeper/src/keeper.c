@@ -263,9 +263,9 @@ static struct op *next_op(char **p, char *end, char **a, char **b)
 
 /* ---- nursery ---- */
 
-static long open_source(const char *path, struct op *o, i32 *fd, i32 *isdir)
+static long open_source(const char *path, struct op *o, i32 *fd)
 {
-	struct open_how how = {O_PATH | O_CLOEXEC, 0, RESOLVE_NO_MAGICLINKS | (o->flags & OP_FOLLOW ? 0 : RESOLVE_NO_SYMLINKS)};
+	struct open_how how = {O_PATH | O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
 	struct stat st;
 	long r = sys4(NR_openat2, AT_FDCWD, path, &how, sizeof how);
 	if (r < 0)
@@ -277,7 +277,6 @@ static long open_source(const char *path, struct op *o, i32 *fd, i32 *isdir)
 		close_(fd);
 		return r < 0 ? r : -ESTALE;
 	}
-	*isdir = (st.mode & 0170000) == 0040000;
 	return 0;
 }
 /* Clones the mount of an opened source with its attributes narrowed. */
@@ -306,18 +305,13 @@ static long open_beneath(i32 dir, const char *path)
 }
 static long bind_op(i32 dir, struct op *o, const char *target, const char *source, int *step)
 {
-	i32 src = -1, mnt = -1, isdir;
-	long r = open_source(source, o, &src, &isdir), t;
+	i32 src = -1, mnt = -1;
+	long r = open_source(source, o, &src), t;
 	*step = r == -ESTALE ? ST_MOUNT_CHANGED : ST_MOUNT_SOURCE;
 	if (r < 0)
 		return (r == -ENOENT && (o->flags & OP_OPTIONAL)) ? 0 : r;
 	*step = ST_OP_BIND;
 	r = clone_mount(src, o, -1, &mnt);
-	if (r >= 0 && (o->flags & OP_MAKE)) {
-		t = isdir ? sys3(NR_mkdirat, dir, target, 0755) : sys4(NR_openat, dir, target, O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0644);
-		if (t > 0)
-			sys1(NR_close, t);
-	}
 	close_(&src);
 	if (r < 0)
 		return r;
@@ -343,9 +337,12 @@ static long template_op(i32 dir, struct op *o, char *a, char *b, int *step)
 		r = sys4(NR_openat, dir, a, O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, o->mode);
 		if (r < 0)
 			return r;
-		long w = o->blen ? sys3(NR_write, r, b, o->blen) : 0;
-		sys1(NR_close, r);
-		return w == (long)o->blen ? 0 : -EPROTO;
+		if (o->blen) {
+			long w = sys3(NR_write, r, b, o->blen);
+			sys1(NR_close, r);
+			return w == (long)o->blen ? 0 : -EPROTO;
+		}
+		return sys1(NR_close, r);
 	case OP_LINK:
 		*step = ST_OP_LINK;
 		return sys3(NR_symlinkat, b, dir, a);
@@ -467,7 +464,9 @@ static void do_init(struct init_msg *m, long n)
 	}
 	if (cg >= 0)
 		sys1(NR_close, cg);
-	if (r < 0 || (r = sys3(NR_mkdirat, AT_FDCWD, "/sys/n", 0755)) < 0)
+	if (r < 0)
+		goto bad;
+	if ((r = sys3(NR_mkdirat, AT_FDCWD, "/sys/n", 0755)) < 0)
 		goto bad;
 	inited = 1;
 	ok(3, m->h.seq, (u32)sys0(NR_getpid));
@@ -1773,13 +1772,13 @@ static void keeper(long n, struct fds *f)
 		goto bad;
 	for (u32 i = 0; i < plan->nmounts; i++) {
 		struct op *o = next_op(&s, end, &a, &b);
-		i32 src = -1, isdir;
+		i32 src = -1;
 		step = ST_PROTOCOL;
 		r = -EPROTO;
 		if (!o || o->kind != OP_BIND || !o->blen || o->idmap > (u32)nidmaps)
 			goto bad;
 		step = ST_MOUNT_SOURCE;
-		r = open_source(b, o, &src, &isdir);
+		r = open_source(b, o, &src);
 		if (r == -ESTALE)
 			step = ST_MOUNT_CHANGED;
 		if (r >= 0)

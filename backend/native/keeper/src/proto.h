@@ -57,8 +57,6 @@ struct template_msg { struct hdr h; u32 id, nops; };
 struct op { u16 kind, mode; u32 attr, alen, blen; u64 dev, ino; u32 flags, idmap; }; /* idmap: 0, or 1 + index of a user namespace among the last descriptors */
 #define OP_OPTIONAL 1 /* a missing source is not an error */
 #define OP_NONREC 2   /* do not bind what is mounted below the source */
-#define OP_FOLLOW 4   /* links in the path of the source are followed: the host's own */
-#define OP_MAKE 8     /* make the directory or file to bind upon (templates) */
 
 #define SB_PERSIST 1   /* outlives its supervisor; a listening socket follows the control socket */
 #define SB_CGROUP 2    /* a directory to clone PID 1 into follows */
