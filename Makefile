@@ -6,7 +6,7 @@ PKGS ?= ./...
 # Both are about the whole machine: tests of other packages at the same time spoil them.
 TESTFLAGS ?= -count=1
 VMPKGS ?= ./internal/linux/... ./backend/native/... ./lab
-VMFLAGS ?= -timeout 14m -log .cache/vm.log
+VMFLAGS ?= -timeout 25m -log .cache/vm.log
 
 .PHONY: all build test test-short test-user test-vm lint generate-check keeper-check cross lab lab-user bench-smoke tools fmt clean
 
