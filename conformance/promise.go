@@ -91,7 +91,7 @@ var promiseCases = []testCase{
 		}
 	}},
 	{name: "limits are named", needs: []Feature{Memory, CPUTime, Pids, Disk}, f: func(s *suite) {
-		l := belljar.Limits{Memory: 64 * belljar.MiB, CPUTime: 25 * time.Second, Pids: 64, Disk: 4 * belljar.MiB, Output: 64 * belljar.KiB}
+		l := belljar.Limits{Memory: 192 * belljar.MiB, CPUTime: 25 * time.Second, Pids: 32, Disk: 4 * belljar.MiB, Output: 64 * belljar.KiB}
 		sb := s.sandbox(limits(l))
 		for cause, args := range map[belljar.Cause][]string{
 			belljar.CauseMemory: {"alloc", strconv.Itoa(512 << 20)}, belljar.CauseCPU: {"spin"}, belljar.CausePids: {"forks", "200"},
