@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/idna"
 )
@@ -14,8 +15,8 @@ import (
 // signs, white space, user and port parts, and what somebody may take for an address
 // (1.2.3.4, 127.1, 0x7f.1).
 func Name(s string) (string, error) {
-	if len(s) > 1024 {
-		return "", errors.New("is longer than any name")
+	if len(s) > 1024 || !utf8.ValidString(s) {
+		return "", errors.New("is longer than any name, or not UTF-8")
 	}
 	s = strings.TrimSuffix(s, ".")
 	plain := true
@@ -32,6 +33,10 @@ func Name(s string) (string, error) {
 		a, err := idna.Lookup.ToASCII(s)
 		if err != nil {
 			return "", fmt.Errorf("is not an international name: %w", err)
+		}
+		// What is not read back the same could be read in two ways.
+		if again, err := idna.Lookup.ToASCII(a); err != nil || again != a {
+			return "", errors.New("is not an international name")
 		}
 		s = strings.TrimSuffix(a, ".")
 	}

@@ -135,7 +135,7 @@ func TestName(t *testing.T) {
 		"Example.COM": "example.com", "a.b.": "a.b", "bücher.example": "xn--bcher-kva.example", "XN--bcher-KVA.example": "xn--bcher-kva.example",
 		"faß.example": "xn--fa-hia.example", "localhost": "localhost", "_dmarc.example.com": "_dmarc.example.com", "a。b": "a.b",
 		"": "", ".": "", "a..b": "", "..": "", "-a.b": "", "a-.b": "", "a b": "", "a\x00b": "", "a%00.b": "", "a/b": "", "u@h": "", "h:80": "", "[::1]": "",
-		"1.2.3.4": "", "127.1": "", "0x7f.1": "", "0x7f000001": "", "2130706433": "", "1.2.3.4.": "", "xn--a": "", "*.a": "", "a\u200db.example": "",
+		"1.2.3.4": "", "127.1": "", "0x7f.1": "", "0x7f000001": "", "2130706433": "", "1.2.3.4.": "", "xn--a": "", "*.a": "", "a\u200db.example": "", "\x94": "",
 		strings.Repeat("a", 64) + ".b": "", strings.Repeat("a.", 127) + "bb": "", "１.２.３.４": "",
 	} {
 		got, err := Name(in)
